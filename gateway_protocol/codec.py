@@ -1,0 +1,144 @@
+"""Frames of the link: one JSON object in one text frame, sized by direction.
+
+    encode(message) ─▶ text                       raises FrameError(too_large) at the sender
+    decode_from_…(text) ─▶ message                a known type, every field checked
+                        ─▶ UnknownMessage(type)   a newer peer's type: ignore it
+                        ─▶ raises FrameError      answer with `error.nack()`; the session goes on
+
+Sizes are UTF-8 bytes (docs/protocol.md: 16 MiB from the gateway, 1 MiB from the provider); text is not
+ASCII-escaped. No error message repeats anything that a frame held, except names of fields.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final, NoReturn, get_args
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway_protocol.errors import ProtocolError
+from gateway_protocol.limits import FRAME_FROM_GATEWAY_BYTES, FRAME_FROM_PROVIDER_BYTES
+from gateway_protocol.messages import FromGateway, FromProvider, Nack, NackCode, Wire
+
+_FROM_GATEWAY: Final[TypeAdapter[FromGateway]] = TypeAdapter(FromGateway)
+_FROM_PROVIDER: Final[TypeAdapter[FromProvider]] = TypeAdapter(FromProvider)
+_GATEWAY_MESSAGES: Final = tuple(m for m in get_args(get_args(FromGateway)[0]) if m is not Nack)
+_PROVIDER_MESSAGES: Final = tuple(m for m in get_args(get_args(FromProvider)[0]) if m is not Nack)
+_GATEWAY_TYPES: Final = frozenset(str(m.model_fields["type"].default) for m in _GATEWAY_MESSAGES)
+_PROVIDER_TYPES: Final = frozenset(str(m.model_fields["type"].default) for m in _PROVIDER_MESSAGES)
+# What a type may look like to count as a newer peer's; anything else is malformed.
+_TYPE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownMessage:
+    """A frame of a type that this side doesn't know: tolerated, with no effect."""
+
+    type: str
+
+
+class FrameError(ProtocolError):
+    """A frame that can't be acted upon. `in_reply_to`: its `type`, where that much could be read."""
+
+    def __init__(self, nack_code: NackCode, in_reply_to: str | None, message: str) -> None:
+        super().__init__(message)
+        self.nack_code = nack_code
+        self.in_reply_to = in_reply_to
+        self.message = message
+
+    def nack(self) -> Nack:
+        """The frame to answer with."""
+        return Nack(in_reply_to=self.in_reply_to, code=self.nack_code, message=self.message)
+
+
+def encode(message: Wire) -> str:
+    """The text frame of a message. Raises `FrameError(too_large)` if its peer would refuse the size.
+
+    Absent and `null` mean the same in every message, so `null` members are left out, except inside
+    `job_offer.request` and `logprobs`, which are carried as they are.
+    """
+    text = message.model_dump_json(exclude_none=True)
+    from_gateway = isinstance(message, _GATEWAY_MESSAGES)
+    cap = FRAME_FROM_GATEWAY_BYTES if from_gateway else FRAME_FROM_PROVIDER_BYTES
+    _check_size(text, cap, getattr(message, "type", None))
+    return text
+
+
+def decode_from_gateway(frame: str | bytes) -> FromGateway | UnknownMessage:
+    """A frame that the provider received. A binary frame is malformed."""
+    text = _text(frame, FRAME_FROM_GATEWAY_BYTES)
+    try:
+        return _FROM_GATEWAY.validate_json(text, strict=True)
+    except ValidationError as error:
+        return _unknown_or_raise(error, _PROVIDER_TYPES)
+
+
+def decode_from_provider(frame: str | bytes) -> FromProvider | UnknownMessage:
+    """A frame that the gateway received. A binary frame is malformed."""
+    text = _text(frame, FRAME_FROM_PROVIDER_BYTES)
+    try:
+        return _FROM_PROVIDER.validate_json(text, strict=True)
+    except ValidationError as error:
+        return _unknown_or_raise(error, _GATEWAY_TYPES)
+
+
+def _text(frame: str | bytes, cap: int) -> str:
+    """The frame as text within its cap and free of `NaN` and `Infinity`, which are no JSON (RFC 8259, 6)."""
+    if not isinstance(frame, str):
+        raise FrameError(NackCode.MALFORMED, None, "a frame is a text frame, this one is binary")
+    _check_size(frame, cap, None)
+    # pydantic's parser takes these two words for numbers; a string may hold them, so only then look closer.
+    if "NaN" in frame or "Infinity" in frame:
+        try:
+            json.loads(frame, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            raise FrameError(NackCode.NOT_JSON, None, "the frame is not JSON") from None
+    return frame
+
+
+def _check_size(text: str, cap: int, message_type: str | None) -> None:
+    """Compare UTF-8 bytes with the cap, encoding only where the number of characters leaves it open."""
+    if len(text) * 4 <= cap:
+        return
+    if len(text) > cap or len(text.encode("utf-8", "surrogatepass")) > cap:
+        raise FrameError(NackCode.TOO_LARGE, message_type, f"a frame holds at most {cap} bytes")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _unknown_or_raise(error: ValidationError, opposite_types: frozenset[str]) -> UnknownMessage:
+    """Tell a newer peer's type from a fault. The parser's own words may quote the frame: not repeated."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    kind = first["type"]
+    if kind == "union_tag_invalid":
+        tag = str(first["ctx"]["tag"])
+        if tag not in opposite_types and _TYPE_NAME.match(tag):
+            return UnknownMessage(tag)
+    raise _fault(first, opposite_types) from None
+
+
+def _fault(first: ErrorDetails, opposite_types: frozenset[str]) -> FrameError:
+    kind = first["type"]
+    if kind in ("json_invalid", "string_unicode"):
+        return FrameError(NackCode.NOT_JSON, None, "the frame is not JSON")
+    if kind == "union_tag_invalid":
+        tag = str(first["ctx"]["tag"])
+        if tag in opposite_types:
+            return FrameError(NackCode.UNEXPECTED, tag, "this side sends that type, it doesn't receive it")
+        return FrameError(NackCode.MALFORMED, None, "`type` is not the name of a message")
+    if kind == "union_tag_not_found":
+        return FrameError(NackCode.MALFORMED, None, "`type` is missing")
+    if not first["loc"]:
+        return FrameError(NackCode.MALFORMED, None, "a frame is one JSON object")
+    return FrameError(NackCode.MALFORMED, str(first["loc"][0]), _where(first))
+
+
+def _where(details: ErrorDetails) -> str:
+    """Path and kind of the first fault, as `delta.tool_calls.0.index: int_type`."""
+    path = ".".join(str(part) for part in details["loc"][1:]) or "message"
+    return f"{path}: {details['type']}"
