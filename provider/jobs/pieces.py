@@ -1,0 +1,124 @@
+"""What a job has to say next, before it becomes a chunk with a number and a link of the chain.
+
+A `Piece` is one delta in the making. Neighbours of one kind may be joined (`join`) as long as they are
+pieces; once sealed into a chunk they never change. No delta holds more than 64 KiB of text, and text and
+tool calls never share one (docs/protocol.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from gateway_protocol.limits import DELTA_TEXT_BYTES
+from gateway_protocol.messages import Delta, FunctionDelta, ToolCallDelta
+
+
+class PieceKind(IntEnum):
+    """`ROLE` opens an answer, `CALL` opens a call; these two are never joined with a neighbour."""
+
+    ROLE = 0
+    TEXT = 1
+    REASONING = 2
+    CALL = 3
+    ARGUMENTS = 4
+
+
+@dataclass(slots=True)
+class Piece:
+    """`text`: content, reasoning, a piece of arguments, or the name of the opened call.
+
+    `index`, `call_id`: of `CALL` and `ARGUMENTS`. `logprobs`: OpenAI's entries for the visible tokens whose
+    first delivered character is in `text`, `None` where there are none.
+    """
+
+    kind: PieceKind
+    text: str = ""
+    index: int = 0
+    call_id: str = ""
+    logprobs: list[dict[str, Any]] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes it may take in memory and on the wire, estimated from above without encoding it."""
+        text = self.text
+        size = OVERHEAD_BYTES + (len(text) if text.isascii() else 4 * len(text))
+        return size if self.logprobs is None else size + LOGPROB_BYTES * len(self.logprobs)
+
+
+OVERHEAD_BYTES = 256
+LOGPROB_BYTES = 512
+_JOINABLE = frozenset({PieceKind.TEXT, PieceKind.REASONING, PieceKind.ARGUMENTS})
+
+
+def can_join(left: Piece, right: Piece) -> bool:
+    """Whether `right`, which follows `left`, may share its delta."""
+    return (
+        left.kind is right.kind
+        and left.index == right.index
+        and left.kind in _JOINABLE
+        and 4 * (len(left.text) + len(right.text)) <= DELTA_TEXT_BYTES
+    )
+
+
+def join(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same answer in as few pieces as the limits allow; the given pieces stay as they are."""
+    joined: list[Piece] = []
+    run: list[Piece] = []
+    run_chars = 0
+    for piece in pieces:
+        fits = 4 * (run_chars + len(piece.text)) <= DELTA_TEXT_BYTES
+        if run and fits and can_join(run[-1], piece):
+            run.append(piece)
+            run_chars += len(piece.text)
+            continue
+        if run:
+            joined.append(_fold(run))
+        run, run_chars = [piece], len(piece.text)
+    if run:
+        joined.append(_fold(run))
+    return joined
+
+
+def _fold(run: list[Piece]) -> Piece:
+    if len(run) == 1:
+        return run[0]
+    logprobs = [entry for piece in run for entry in piece.logprobs or ()]
+    first = run[0]
+    text = "".join([piece.text for piece in run])
+    return Piece(first.kind, text, first.index, first.call_id, logprobs or None)
+
+
+def split(piece: Piece) -> Iterator[Piece]:
+    """The piece cut between code points so that no part is over 64 KiB; logprobs go with the first part."""
+    text = piece.text
+    if len(text) * 4 <= DELTA_TEXT_BYTES or len(text.encode()) <= DELTA_TEXT_BYTES:
+        yield piece
+        return
+    logprobs = piece.logprobs
+    chars = DELTA_TEXT_BYTES // 4
+    for start in range(0, len(text), chars):
+        yield Piece(piece.kind, text[start : start + chars], piece.index, piece.call_id, logprobs)
+        logprobs = None
+
+
+def delta_of(piece: Piece) -> Delta:
+    """The OpenAI choice delta of a piece. Built without validation: every field is ours."""
+    if piece.kind is PieceKind.TEXT:
+        return Delta.model_construct(_CONTENT, content=piece.text)
+    if piece.kind is PieceKind.REASONING:
+        return Delta.model_construct(_REASONING, reasoning_content=piece.text)
+    if piece.kind is PieceKind.ROLE:
+        return Delta(role="assistant", content="")
+    if piece.kind is PieceKind.CALL:
+        opened = FunctionDelta(name=piece.text, arguments="")
+        return Delta(
+            tool_calls=(ToolCallDelta(index=piece.index, id=piece.call_id, type="function", function=opened),)
+        )
+    return Delta(tool_calls=(ToolCallDelta(index=piece.index, function=FunctionDelta(arguments=piece.text)),))
+
+
+_CONTENT = {"content"}
+_REASONING = {"reasoning_content"}
