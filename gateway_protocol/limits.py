@@ -12,6 +12,7 @@ MIB: Final = 1024 * KIB
 
 # Requests (contract.md, "Requests" and the error table)
 REQUEST_BODY_BYTES: Final = 8 * MIB
+REQUEST_DEPTH: Final = 128
 MESSAGES_DEFAULT: Final = 256
 HISTORY_TOOL_CALLS: Final = 128
 TOOL_RESULT_BYTES: Final = 256 * KIB

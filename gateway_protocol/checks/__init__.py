@@ -1,0 +1,1 @@
+"""The stages of request validation, one module each; `validation` sets their order."""
