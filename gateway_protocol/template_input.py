@@ -88,7 +88,11 @@ def template_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
 
 def _parameters(parameters: dict[str, Any] | None) -> dict[str, Any]:
     schema = _schema(parameters) if parameters else {}
-    return {**({} if "type" in schema else {"type": "object"}), **schema, "properties": schema.get("properties", {})}
+    return {
+        **({} if "type" in schema else {"type": "object"}),
+        **schema,
+        "properties": schema.get("properties", {}),
+    }
 
 
 def _schema(schema: dict[str, Any]) -> dict[str, Any]:

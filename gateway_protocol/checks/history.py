@@ -19,7 +19,8 @@ def check_message_count(messages: Sequence[Message], most: int) -> None:
     """`most` 0: no cap."""
     if most and len(messages) > most:
         raise ApiError(
-            ErrorCode.MESSAGES_TOO_LONG, f"The request holds {len(messages)} messages; at most {most} are taken."
+            ErrorCode.MESSAGES_TOO_LONG,
+            f"The request holds {len(messages)} messages; at most {most} are taken.",
         )
 
 

@@ -107,7 +107,9 @@ def _logit_bias(body: Mapping[str, Any]) -> dict[int, float]:
         if not _TOKEN_ID.fullmatch(token_id):
             raise invalid_request("logit_bias", "must map token IDs, written as decimal strings, to numbers")
         if not fields.is_number(bias) or not -_LOGIT_BIAS_LIMIT <= bias <= _LOGIT_BIAS_LIMIT:
-            raise invalid_request("logit_bias", f"must hold numbers {-_LOGIT_BIAS_LIMIT} to {_LOGIT_BIAS_LIMIT}")
+            raise invalid_request(
+                "logit_bias", f"must hold numbers {-_LOGIT_BIAS_LIMIT} to {_LOGIT_BIAS_LIMIT}"
+            )
         biases[int(token_id)] = float(bias)
     return biases
 
