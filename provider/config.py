@@ -95,6 +95,7 @@ class ModelSection(Section):
     tool_parser: Literal["qwen", "gpt_oss", "llama", "none"] | None = None
     context_length: Annotated[Whole, Field(ge=1)] | None = None
     max_output_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    revision: str | None = None
 
 
 class ToolsSection(Section):
