@@ -1,0 +1,77 @@
+"""The frames of one attempt of one job, as a table that both sides keep to.
+
+    OFFERED ──job_accepted──▶ ACCEPTED ──job_chunk──▶ STREAMING ⟲ job_chunk
+       │  job_rejected, job_failed  │ job_completed, job_failed  │
+       └──────────────▶ ENDED ◀─────┴────────────────────────────┘
+
+Frames of an attempt are numbered: chunks 0 … n-1, then the terminal frame n (`job_rejected`, which carries no
+number, counts as 0). An acknowledgement covers the terminal frame when its `seq` is n, and only then is the
+attempt forgotten by its provider: so neither a chunk nor an ending is lost with a link.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from gateway_protocol.errors import ProtocolError
+from gateway_protocol.messages import JobAccepted, JobChunk, JobCompleted, JobFailed, JobRejected
+
+# How many finished jobs are remembered, to tell their late frames from those of jobs never heard of.
+_REMEMBERED: Final = 4096
+
+JobFrame = JobAccepted | JobRejected | JobChunk | JobCompleted | JobFailed
+
+
+class IllegalMove(ProtocolError):
+    """This side was about to break the protocol: a bug here, never a peer's doing."""
+
+
+class JobPhase(StrEnum):
+    OFFERED = "offered"
+    ACCEPTED = "accepted"
+    STREAMING = "streaming"
+    ENDED = "ended"
+
+
+_TABLE: Final[Mapping[tuple[JobPhase, str], JobPhase]] = MappingProxyType(
+    {
+        (JobPhase.OFFERED, "job_accepted"): JobPhase.ACCEPTED,
+        (JobPhase.OFFERED, "job_rejected"): JobPhase.ENDED,
+        (JobPhase.OFFERED, "job_failed"): JobPhase.ENDED,
+        (JobPhase.ACCEPTED, "job_chunk"): JobPhase.STREAMING,
+        (JobPhase.ACCEPTED, "job_completed"): JobPhase.ENDED,
+        (JobPhase.ACCEPTED, "job_failed"): JobPhase.ENDED,
+        (JobPhase.STREAMING, "job_chunk"): JobPhase.STREAMING,
+        (JobPhase.STREAMING, "job_completed"): JobPhase.ENDED,
+        (JobPhase.STREAMING, "job_failed"): JobPhase.ENDED,
+    }
+)
+
+
+def advance(phase: JobPhase, frame_type: str) -> JobPhase:
+    """The phase after a frame; raises `IllegalMove` where the table has no entry."""
+    try:
+        return _TABLE[phase, frame_type]
+    except KeyError:
+        raise IllegalMove(f"{frame_type} in phase {phase}") from None
+
+
+class ClosedAttempts:
+    """The latest finished attempt of recent jobs; bounded, the oldest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._attempts: OrderedDict[str, int] = OrderedDict()
+
+    def add(self, job_id: str, attempt: int) -> None:
+        self._attempts[job_id] = max(attempt, self._attempts.get(job_id, 0))
+        self._attempts.move_to_end(job_id)
+        if len(self._attempts) > _REMEMBERED:
+            self._attempts.popitem(last=False)
+
+    def latest(self, job_id: str) -> int:
+        """The highest attempt that is over, 0 for none."""
+        return self._attempts.get(job_id, 0)

@@ -1,0 +1,100 @@
+"""The phases of one link as a table, and the part of a session that both ends share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from gateway_protocol.codec import FrameError, encode
+from gateway_protocol.messages import FromGateway, FromProvider, Nack, NackCode
+from gateway_protocol.session.events import Send
+from gateway_protocol.session.job_frames import IllegalMove
+
+
+class LinkPhase(StrEnum):
+    CONNECTED = "connected"
+    CHALLENGED = "challenged"
+    REGISTERING = "registering"
+    OPEN = "open"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+_SERVING: Final = (LinkPhase.OPEN, LinkPhase.DRAINING)
+_SERVING_TYPES: Final = (
+    "heartbeat",
+    "heartbeat_ack",
+    "job_offer",
+    "job_accepted",
+    "job_rejected",
+    "job_chunk",
+    "job_ack",
+    "job_completed",
+    "job_failed",
+    "job_cancel",
+    "drain",
+)
+_TABLE: Final[Mapping[tuple[LinkPhase, str], LinkPhase]] = MappingProxyType(
+    {
+        (LinkPhase.CONNECTED, "challenge"): LinkPhase.CHALLENGED,
+        (LinkPhase.CONNECTED, "refused"): LinkPhase.CLOSED,
+        (LinkPhase.CHALLENGED, "register"): LinkPhase.REGISTERING,
+        (LinkPhase.CHALLENGED, "refused"): LinkPhase.CLOSED,
+        (LinkPhase.REGISTERING, "registered"): LinkPhase.OPEN,
+        (LinkPhase.REGISTERING, "refused"): LinkPhase.CLOSED,
+        (LinkPhase.OPEN, "draining"): LinkPhase.DRAINING,
+        (LinkPhase.DRAINING, "draining"): LinkPhase.DRAINING,
+        **{(phase, kind): phase for phase in _SERVING for kind in _SERVING_TYPES},
+        **{(phase, "nack"): phase for phase in LinkPhase if phase is not LinkPhase.CLOSED},
+    }
+)
+
+
+def transition(phase: LinkPhase, message_type: str) -> LinkPhase:
+    """The phase after a message, sent or received; raises `IllegalMove` where the table has no entry."""
+    try:
+        return _TABLE[phase, message_type]
+    except KeyError:
+        raise IllegalMove(f"{message_type} in phase {phase}") from None
+
+
+class LinkSession:
+    """The link's phase, and the way a message moves it."""
+
+    def __init__(self) -> None:
+        self.phase = LinkPhase.CONNECTED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether job frames may be sent."""
+        return self.phase in _SERVING
+
+    def close(self) -> None:
+        """The socket is gone or given up: nothing that still arrives has an effect. Jobs stay as they are."""
+        self.phase = LinkPhase.CLOSED
+
+    def send(self, message: FromProvider | FromGateway) -> str:
+        """The frame of a message that this side may send now; raises `IllegalMove` or `FrameError`."""
+        phase = transition(self.phase, message.type)
+        frame = encode(message)
+        self.phase = phase
+        return frame
+
+    def _moved_by(self, message: FromProvider | FromGateway) -> Send | None:
+        """Move the phase, or give the nack that answers a message out of place."""
+        try:
+            self.phase = transition(self.phase, message.type)
+        except IllegalMove as error:
+            return nack(message.type, NackCode.UNEXPECTED, str(error))
+        return None
+
+
+def nack(message_type: str, code: NackCode, text: str) -> Send:
+    return Send(Nack(in_reply_to=message_type, code=code, message=text))
+
+
+def answer_to(error: FrameError) -> list[Send]:
+    """A nack for a malformed frame; a malformed nack gets none: two peers could go on answering for ever."""
+    return [] if error.in_reply_to == "nack" else [Send(error.nack())]
