@@ -30,11 +30,11 @@ __all__ = ["CheckedRequest", "Contract", "check_for_model", "check_request", "pa
 _SCALARS: Final = tuple(field.name for field in fields(ScalarFields))
 # fmt: off
 _KNOWN_FIELDS: Final = frozenset({
-    "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options", "max_tokens",
-    "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed", "presence_penalty",
-    "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs", "response_format",
-    "include_reasoning", "reasoning_effort", "chat_template_kwargs", "user", "metadata", "n", "modalities",
-    "functions", "function_call", "audio", "web_search_options", "prediction",
+    "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options",
+    "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "logprobs", "top_logprobs",
+    "response_format", "include_reasoning", "reasoning_effort", "chat_template_kwargs", "user", "metadata",
+    "n", "modalities", "functions", "function_call", "audio", "web_search_options", "prediction",
 })
 # fmt: on
 _UNKNOWN_SHOWN: Final = 16
