@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from provider.engine.base import Token, TokenLogprob
+from gateway_protocol.completion import logprob_entry
+from provider.engine.base import Token
 
 
 class TokenJoin:
@@ -42,12 +43,4 @@ class TokenJoin:
 
 def _entry(token: Token) -> dict[str, Any]:
     assert token.logprob is not None
-    entry = _alternative(token.logprob)
-    entry["top_logprobs"] = [_alternative(other) for other in token.top_logprobs]
-    return entry
-
-
-def _alternative(logprob: TokenLogprob) -> dict[str, Any]:
-    # JSON has no infinity: OpenAI gives -9999.0 for a token that can't come.
-    value = max(logprob.logprob, -9999.0)
-    return {"token": logprob.token, "logprob": value, "bytes": list(logprob.token_bytes)}
+    return logprob_entry(*token.logprob, top=token.top_logprobs)

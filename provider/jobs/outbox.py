@@ -1,7 +1,7 @@
 """Everything that was made for the gateway and that the gateway has not acknowledged yet.
 
     append ─▶ pieces ──seal──▶ chunks (numbered, chained) ──next_frame──▶ wire ──acknowledge──▶ forgotten
-                 └─ joined only at the bound      └─ rewind (link cut), resume(from_seq): sent again as they are
+                 └─ joined only at the bound      └─ rewind (link cut), resume(from_seq): sent again unchanged
 
 Pure. One `Outbox` outlives every link. Pieces become chunks when they are first pulled, so number and chain
 are the last thing to be decided; from then on the bytes of a frame never change, and a replay is exact.

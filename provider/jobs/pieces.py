@@ -105,11 +105,11 @@ def split(piece: Piece) -> Iterator[Piece]:
 
 
 def delta_of(piece: Piece) -> Delta:
-    """The OpenAI choice delta of a piece. Built without validation: every field is ours."""
+    """The OpenAI choice delta of a piece."""
     if piece.kind is PieceKind.TEXT:
-        return Delta.model_construct(_CONTENT, content=piece.text)
+        return Delta(content=piece.text)
     if piece.kind is PieceKind.REASONING:
-        return Delta.model_construct(_REASONING, reasoning_content=piece.text)
+        return Delta(reasoning_content=piece.text)
     if piece.kind is PieceKind.ROLE:
         return Delta(role="assistant", content="")
     if piece.kind is PieceKind.CALL:
@@ -118,7 +118,3 @@ def delta_of(piece: Piece) -> Delta:
             tool_calls=(ToolCallDelta(index=piece.index, id=piece.call_id, type="function", function=opened),)
         )
     return Delta(tool_calls=(ToolCallDelta(index=piece.index, function=FunctionDelta(arguments=piece.text)),))
-
-
-_CONTENT = {"content"}
-_REASONING = {"reasoning_content"}

@@ -168,7 +168,7 @@ class CutLinks(RuleBasedStateMachine):
             self.outbox.open(job_id, 1, self.sealer(job_id))
 
     @staticmethod
-    def sealer(job_id: str):  # noqa: ANN205
+    def sealer(job_id: str):
         return lambda seq, piece: json.dumps({"job": job_id, "seq": seq, "text": piece.text})
 
     def open_jobs(self) -> list[str]:

@@ -1,5 +1,7 @@
 """Pieces: joined where allowed, split at 64 KiB between code points, never mixed."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +23,7 @@ def test_joining_keeps_order_and_text(pieces: list[Piece]) -> None:
     joined = join(pieces)
     flat = [(p.kind, p.index, c) for p in pieces for c in p.text]
     assert [(p.kind, p.index, c) for p in joined for c in p.text] == flat
-    assert not any(can_join(left, right) for left, right in zip(joined, joined[1:], strict=False))
+    assert not any(can_join(left, right) for left, right in itertools.pairwise(joined))
 
 
 def test_logprobs_are_joined_in_order() -> None:

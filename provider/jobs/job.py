@@ -1,0 +1,85 @@
+"""One job as the dispatcher holds it: its state, its counts, its proof, its timers."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway_protocol.errors import ApiError, ErrorCode, Fault
+from gateway_protocol.messages import JobOffer, Usage
+from provider.engine.base import Admitted, Generation
+from provider.jobs.pieces import Piece
+from provider.jobs.pipeline import JobPipeline
+from provider.jobs.plan import Plan
+from provider.jobs.proof import JobProof
+from provider.jobs.state import OVER, JobEvent, JobState, transition
+
+
+class Job:
+    """Mutable, owned by the dispatcher's loop. `counted`: whose `JobCompleted` or failure counters moved."""
+
+    def __init__(self, offer: JobOffer) -> None:
+        self.offer = offer
+        self.job_id = offer.job_id
+        self.attempt = offer.attempt
+        self.state = JobState.OFFERED
+        self.plan: Plan | None = None
+        self.proof: JobProof | None = None
+        self.generation: Generation | None = None
+        self.admitted: Admitted | None = None
+        self.pipeline: JobPipeline | None = None
+        self.timers: list[asyncio.TimerHandle] = []
+        self.first_token_timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def key(self) -> str:
+        """Unique for each attempt."""
+        return f"{self.job_id}#{self.attempt}"
+
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def decided(self) -> bool:
+        """Its terminal frame is made or it needs none: nothing more is to be said."""
+        return self.state is JobState.SETTLING or self.state in OVER
+
+    def advance(self, event: JobEvent) -> None:
+        self.state = transition(self.state, event)
+
+    def seal(self, seq: int, piece: Piece) -> str:
+        assert self.proof is not None, "a piece exists only after the job was planned"
+        return self.proof.seal(seq, piece)
+
+    def usage(self) -> Usage | None:
+        """Tokens so far; `None` before the prompt was counted."""
+        if self.admitted is None:
+            return None
+        pipeline = self.pipeline
+        return Usage(
+            prompt_tokens=self.admitted.prompt_tokens,
+            completion_tokens=0 if pipeline is None else pipeline.completion_tokens,
+            cached_tokens=self.admitted.cached_tokens,
+            reasoning_tokens=0 if pipeline is None else pipeline.reasoning_tokens,
+        )
+
+    @property
+    def inference_ran(self) -> bool:
+        return self.pipeline is not None and self.pipeline.completion_tokens > 0
+
+    def error(self, code: ErrorCode, message: str, *, fault: Fault | None = None) -> ApiError:
+        """An error of this job as it stands now."""
+        return ApiError(code, message, inference_ran=self.inference_ran, fault=fault)
+
+    def stop_timers(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
+        self.first_token_timer = None
+
+    def first_token(self) -> None:
+        """The model speaks: the first-content budget is kept."""
+        if self.first_token_timer is not None:
+            self.first_token_timer.cancel()
+            self.first_token_timer = None

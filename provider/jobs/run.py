@@ -1,0 +1,351 @@
+"""The run of one job: check it, hand it to the engine, turn what comes into an answer, end it once.
+
+The engine is asked to stop as soon as the answer is decided; the job's frames don't wait for that, its slot
+does. Nothing here waits for the link either: pieces go to the outbox, which outlives every link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from gateway_protocol.codec import encode
+from gateway_protocol.errors import ApiError, ErrorCode, Fault
+from gateway_protocol.limits import FIRST_CONTENT_BASE_MS, FIRST_CONTENT_PER_TOKEN_MS
+from gateway_protocol.messages import (
+    Counters,
+    FinishReason,
+    JobAccepted,
+    JobError,
+    JobRejected,
+    Wire,
+)
+from gateway_protocol.openai_types import CheckedRequest
+from gateway_protocol.receipts import request_sha256
+from provider.engine.base import (
+    Admitted,
+    Engine,
+    Failed,
+    Finished,
+    Rejected,
+    StopCause,
+    Token,
+    Tokens,
+)
+from provider.jobs import plan as planning
+from provider.jobs.admission import Admission, Readiness
+from provider.jobs.job import Job
+from provider.jobs.outbox import Outbox
+from provider.jobs.pieces import Piece
+from provider.jobs.pipeline import JobPipeline
+from provider.jobs.plan import AnswerRules
+from provider.jobs.proof import JobProof, Signer, Subject, unproved_failure
+from provider.jobs.state import JobEvent, JobState
+from provider.toolcalls import OutputInterpreter
+
+log = structlog.get_logger()
+
+# From this size on a request takes so long to check that the link's own frames must not wait for it.
+CHECK_IN_THREAD_CHARS = 128 * 1024
+
+
+class Wires(Protocol):
+    """Where a run's frames go: `post` for control frames, `wake` when the outbox has something new."""
+
+    def post(self, message: Wire) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What this daemon has done since it started."""
+
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    rejected: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def counters(self) -> Counters:
+        return Counters(
+            jobs_completed=self.completed,
+            jobs_failed=self.failed,
+            jobs_cancelled=self.cancelled,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+        )
+
+
+class JobRunner:
+    """What all runs share. `serve` is one job's task; the other methods may end it from outside."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        outbox: Outbox,
+        admission: Admission,
+        rules: AnswerRules,
+        signer: Signer,
+        wires: Wires,
+    ) -> None:
+        self._engine = engine
+        self._outbox = outbox
+        self._admission = admission
+        self._rules = rules
+        self._signer = signer
+        self._wires = wires
+        self.tally = Tally()
+
+    async def serve(self, job: Job) -> None:
+        """The whole run, until the engine is done with the job. Leaves the job decided, whatever happens."""
+        self._arm(job, job.offer.deadline_ms, "The job's deadline has passed.")
+        try:
+            await self._submit(job)
+            if job.generation is not None:
+                await self._pump(job)
+        except ApiError as error:
+            self.refuse_or_fail(job, error)
+        except Exception:
+            log.exception("job_crashed", job_id=job.job_id, attempt=job.attempt)
+            message = "The provider failed while it worked on this job."
+            self.refuse_or_fail(job, job.error(ErrorCode.PROVIDER_ERROR, message))
+        finally:
+            job.stop_timers()
+            if job.generation is not None:
+                job.generation.cancel()
+            self._admission.release(job.key)
+
+    # --- to the engine -------------------------------------------------------------------------
+
+    async def _submit(self, job: Job) -> None:
+        request, request_hash = await self._checked(job)
+        if job.decided:
+            return
+        info = self._engine.models().get(request.model)
+        if info is None:
+            message = "This provider doesn't have that model."
+            raise ApiError(ErrorCode.MODEL_NOT_FOUND, message, param="model")
+        job.plan = planning.plan(request, info, self._rules)
+        status = self._engine.status()
+        readiness = Readiness(status.ready, status.slots_total, status.models.get(info.id))
+        refusal = self._admission.consider(job.key, readiness)
+        if refusal is not None:
+            raise refusal
+        if request.unknown_fields:
+            log.info("unknown_fields_ignored", job_id=job.job_id, fields=request.unknown_fields)
+        subject = Subject(
+            job.job_id, job.attempt, info.id, info.revision, request_hash, buffered=job.plan.buffered
+        )
+        job.proof = JobProof(subject, self._signer)
+        job.generation = self._engine.submit(job.plan.generation(job.key, job.offer.tenant))
+        job.advance(JobEvent.SUBMIT)
+
+    async def _checked(self, job: Job) -> tuple[CheckedRequest, str]:
+        body = job.offer.request
+
+        def check() -> tuple[CheckedRequest, str]:
+            request = planning.check(body, self._rules)
+            return request, request_sha256(request.body)
+
+        if _chars(body) < CHECK_IN_THREAD_CHARS:
+            return check()
+        return await asyncio.to_thread(check)
+
+    async def _pump(self, job: Job) -> None:
+        assert job.generation is not None
+        events = job.generation.events
+        while True:
+            for event in await events():
+                if isinstance(event, Tokens):
+                    self._tokens(job, event.tokens)
+                elif isinstance(event, Admitted):
+                    self._admitted(job, event)
+                else:
+                    self._engine_ended(job, event)
+                    return
+
+    # --- from the engine -----------------------------------------------------------------------
+
+    def _admitted(self, job: Job, admitted: Admitted) -> None:
+        if job.decided:
+            return
+        assert job.plan is not None
+        job.admitted = admitted
+        job.advance(JobEvent.ADMIT)
+        request = job.plan.request
+        job.pipeline = JobPipeline(
+            OutputInterpreter(job.plan.call_policy(admitted)),
+            stop=request.stop,
+            include_reasoning=request.include_reasoning,
+            logprobs=request.logprobs,
+        )
+        budget_ms = job.offer.first_content_budget_ms
+        if budget_ms is None:
+            uncached = max(0, admitted.prompt_tokens - admitted.cached_tokens)
+            budget_ms = FIRST_CONTENT_BASE_MS + FIRST_CONTENT_PER_TOKEN_MS * uncached
+        job.first_token_timer = self._arm(job, budget_ms, "The model took too long to begin its answer.")
+        accepted = JobAccepted(
+            job_id=job.job_id,
+            attempt=job.attempt,
+            prompt_tokens=admitted.prompt_tokens,
+            cached_tokens=admitted.cached_tokens,
+        )
+        self._outbox.accept(job.job_id, encode(accepted))
+        self._wires.wake()
+
+    def _tokens(self, job: Job, tokens: Sequence[Token]) -> None:
+        if job.decided:
+            return
+        assert job.pipeline is not None
+        job.first_token()
+        self._say(job, job.pipeline.feed(tokens))
+        if job.pipeline.done:
+            self._conclude(job)
+
+    def _engine_ended(self, job: Job, event: Finished | Failed | Rejected) -> None:
+        if job.decided:
+            return
+        if isinstance(event, Finished) and event.cause is not StopCause.CANCELLED:
+            assert job.pipeline is not None
+            self._say(job, job.pipeline.finish("length" if event.cause is StopCause.LENGTH else "stop"))
+            self._conclude(job)
+        elif isinstance(event, Finished):
+            raise job.error(ErrorCode.PROVIDER_ERROR, "The engine stopped this job by itself.")
+        elif isinstance(event, Failed):
+            log.warning("engine_failed_job", job_id=job.job_id, attempt=job.attempt, cause=event.cause)
+            error = job.error(event.code, event.message)
+            error.retry_after_ms = event.retry_after_ms
+            raise error
+        else:
+            raise ApiError(event.code, event.message, param=event.param, retry_after_ms=event.retry_after_ms)
+
+    def _say(self, job: Job, pieces: list[Piece]) -> None:
+        if not pieces:
+            return
+        if self._outbox.append(job.job_id, pieces) and job.generation is not None:
+            job.generation.pause(True)
+        self._wires.wake()
+
+    # --- ends ----------------------------------------------------------------------------------
+
+    def _conclude(self, job: Job) -> None:
+        """The answer is whole, or failed by its own doing; the engine need not go on."""
+        assert job.pipeline is not None
+        assert job.generation is not None
+        job.generation.cancel()
+        if job.pipeline.error is not None:
+            self._fail(job, job.pipeline.error)
+        else:
+            assert job.pipeline.finish_reason is not None
+            self._complete(job, job.pipeline.finish_reason)
+
+    def _complete(self, job: Job, finish_reason: FinishReason) -> None:
+        job.advance(JobEvent.FINISH)
+        job.stop_timers()
+        proof, usage = job.proof, job.usage()
+        assert proof is not None
+        assert usage is not None
+        self._outbox.finish(job.job_id, lambda chunks: proof.completed(chunks, finish_reason, usage))
+        self.tally.completed += 1
+        self._count(job)
+        self._wires.wake()
+
+    def refuse_or_fail(self, job: Job, error: ApiError) -> None:
+        """End a job with an error: rejected while nothing was accepted, failed after. Once at most."""
+        if job.decided:
+            return
+        if job.state is JobState.RUNNING:
+            self._fail(job, error)
+        else:
+            self._reject(job, error)
+
+    def cancel(self, job: Job, reason: str) -> None:
+        """The gateway wants no more of it, in the queue, in prefill or in decode."""
+        if job.decided:
+            return
+        error = job.error(ErrorCode.PROVIDER_ERROR, f"The job was cancelled: {reason}", fault=Fault.BUYER)
+        self._fail(job, error, cancelled=True)
+
+    def abandon(self, job: Job) -> None:
+        """No gateway asks for this job any more: stop it, say nothing."""
+        if job.over:
+            return
+        if not job.decided:
+            self.tally.cancelled += 1
+            self._count(job)
+        job.advance(JobEvent.ABANDON)
+        self._stop(job)
+        self._outbox.drop(job.job_id)
+
+    def _fail(self, job: Job, error: ApiError, *, cancelled: bool = False) -> None:
+        job.advance(JobEvent.FINISH)
+        self._stop(job)
+        proof, usage = job.proof, job.usage()
+        if proof is None:
+            terminal = unproved_failure(job.job_id, job.attempt, error)
+            self._outbox.finish(job.job_id, lambda chunks: terminal, discard=True)
+        else:
+            self._outbox.finish(
+                job.job_id,
+                lambda chunks: proof.failed(chunks, error, usage, cancelled=cancelled),
+                discard=cancelled,
+            )
+        if cancelled:
+            self.tally.cancelled += 1
+        else:
+            self.tally.failed += 1
+            log.info("job_failed", job_id=job.job_id, attempt=job.attempt, code=error.code.value)
+        self._count(job)
+        self._wires.wake()
+
+    def _reject(self, job: Job, error: ApiError) -> None:
+        job.advance(JobEvent.REJECT)
+        self._stop(job)
+        self._outbox.drop(job.job_id)
+        self.tally.rejected += 1
+        log.info("job_rejected", job_id=job.job_id, attempt=job.attempt, code=error.code.value)
+        self._wires.post(
+            JobRejected(
+                job_id=job.job_id,
+                attempt=job.attempt,
+                error=JobError.of(error),
+                retry_after_ms=error.retry_after_ms,
+            )
+        )
+
+    def _stop(self, job: Job) -> None:
+        job.stop_timers()
+        if job.generation is not None:
+            job.generation.cancel()
+
+    def _count(self, job: Job) -> None:
+        usage = job.usage()
+        if usage is not None:
+            self.tally.prompt_tokens += usage.prompt_tokens
+            self.tally.completion_tokens += usage.completion_tokens
+
+    def _arm(self, job: Job, delay_ms: int, message: str) -> asyncio.TimerHandle:
+        def expire() -> None:
+            self.refuse_or_fail(job, job.error(ErrorCode.PROVIDER_TIMEOUT, message))
+
+        timer = asyncio.get_running_loop().call_later(delay_ms / 1000, expire)
+        job.timers.append(timer)
+        return timer
+
+
+def _chars(body: dict[str, object]) -> int:
+    """About how long a request is, cheaply: the texts of its messages and the number of its tools."""
+    messages, tools = body.get("messages"), body.get("tools")
+    total = 0
+    for message in messages if isinstance(messages, list) else ():
+        total += 200
+        if isinstance(message, dict):
+            total += sum(len(value) for value in message.values() if isinstance(value, str | list))
+    return total + 1_000 * (len(tools) if isinstance(tools, list) else 0)
