@@ -302,16 +302,23 @@ _KINDS = {
 }
 
 
+def _nearest(key: str) -> str | None:
+    """The key that was probably meant: the same name in another section, else one spelled much alike."""
+    known = known_keys()
+    name = key.rpartition(".")[2]
+    same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == name]
+    sections = {candidate.partition(".")[0] for candidate in known}
+    return next(iter([*same_name, *difflib.get_close_matches(key, [*known, *sections], n=1)]), None)
+
+
 def _describe(fault: ErrorDetails, origins: Mapping[str, str]) -> str:
     """One line: key, what is wrong, where it was set."""
     key = ".".join(str(part) for part in fault["loc"])
     context = fault.get("ctx", {})
     given = fault["input"]
     if fault["type"] == "extra_forbidden":
-        known = known_keys()
-        sections = {name.partition(".")[0] for name in known}
-        near = difflib.get_close_matches(key, [*known, *sections], n=1)
-        text = f"unknown key (did you mean {near[0]}?)" if near else "unknown key"
+        near = _nearest(key)
+        text = f"unknown key (did you mean {near}?)" if near else "unknown key"
     elif fault["type"] == "value_error":
         # Our own validators write "key|text" where the fault belongs to a key below the one they check.
         below, bar, rest = str(context["error"]).partition("|")

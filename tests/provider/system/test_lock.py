@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from provider.errors import AlreadyRunningError
+from provider.system.lock import acquire, is_held
+
+HOLDER = (
+    "import sys; from pathlib import Path; from provider.system.lock import acquire\n"
+    "lock = acquire(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+)
+
+
+def test_one_process_holds_it_and_a_second_is_told_its_pid(tmp_path: Path) -> None:
+    file = tmp_path / "daemon.lock"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert is_held(file) == (True, holder.pid)
+        with pytest.raises(AlreadyRunningError, match=f"PID {holder.pid}") as caught:
+            acquire(file)
+        assert caught.value.pid == holder.pid
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    # The kernel dropped the lock with the process: nothing stale is left behind.
+    assert is_held(file) == (False, None)
+    with acquire(file):
+        assert is_held(file) == (True, os.getpid())
+    assert is_held(file) == (False, None)
+
+
+def test_no_file_means_nothing_runs(tmp_path: Path) -> None:
+    assert is_held(tmp_path / "daemon.lock") == (False, None)
+
+
+def test_looking_does_not_keep_a_start_from_the_lock(tmp_path: Path) -> None:
+    file = tmp_path / "daemon.lock"
+    for _ in range(50):
+        with acquire(file):
+            pass
+        is_held(file)

@@ -1,0 +1,189 @@
+"""Configuration: layers, origins, and one clear line for each fault."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provider.config import LoadedConfig, Settings, known_keys, load
+from provider.errors import ConfigError
+
+EXAMPLE = Path(__file__).parents[2] / "configs" / "provider.example.toml"
+
+Load = Callable[..., LoadedConfig]
+
+
+@pytest.fixture
+def loading(tmp_path: Path) -> Load:
+    file = tmp_path / "config.toml"
+
+    def load_text(
+        toml: str = "", environment: Mapping[str, str] | None = None, flags: Mapping[str, Any] | None = None
+    ) -> LoadedConfig:
+        file.write_text(toml, encoding="utf-8")
+        return load(
+            file=file,
+            file_required=True,
+            environment=environment or {},
+            flags=flags or {},
+            flag_names={"local_gateway.port": "--port"},
+        )
+
+    return load_text
+
+
+def problems(loading: Load, *arguments: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        loading(*arguments)
+    return list(caught.value.lines)
+
+
+def test_defaults_hold_where_nothing_is_set(loading: Load) -> None:
+    loaded = loading()
+    assert loaded.settings == Settings()
+    assert loaded.origins == {}
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(loading: Load) -> None:
+    toml = "[local_gateway]\nport = 1001\n[queue]\nseconds = 1\n[engine]\nslots = 2"
+    environment = {"MALIBU_PROVIDER_LOCAL_GATEWAY__PORT": "1002", "MALIBU_PROVIDER_QUEUE__SECONDS": "2"}
+    loaded = loading(toml, environment, {"local_gateway.port": "1003", "engine.kind": None})
+    assert loaded.settings.local_gateway.port == 1003
+    assert loaded.settings.queue.seconds == 2
+    assert loaded.settings.engine.slots == 2
+    assert loaded.settings.drain.seconds == 30
+    assert loaded.origins == {
+        "local_gateway.port": "--port",
+        "queue.seconds": "MALIBU_PROVIDER_QUEUE__SECONDS",
+        "engine.slots": str(loaded.file),
+    }
+
+
+def test_a_section_is_merged_key_by_key(loading: Load) -> None:
+    settings = loading("[tools]\nforce = false", {"MALIBU_PROVIDER_TOOLS__STREAMING": "whole"}).settings
+    assert (settings.tools.force, settings.tools.streaming) == (False, "whole")
+
+
+def test_a_list_in_the_environment_is_comma_separated(loading: Load) -> None:
+    settings = loading("", {"MALIBU_PROVIDER_ENGINE__MODELS": "a/b, c=./d"}).settings
+    assert settings.engine.models == ("a/b", "c=./d")
+
+
+def test_the_two_variables_that_say_where_to_look_are_no_keys(loading: Load) -> None:
+    loading("", {"MALIBU_PROVIDER_HOME": "/x", "MALIBU_PROVIDER_CONFIG": "/y"})
+
+
+def test_a_models_section_is_kept_by_its_id(loading: Load) -> None:
+    loaded = loading('[model."a/b.c-1"]\ntool_parser = "llama"\ncontext_length = 99')
+    assert loaded.settings.model["a/b.c-1"].tool_parser == "llama"
+    assert loaded.values()["model.a/b.c-1.context_length"] == 99
+    assert loaded.origins["model.a/b.c-1.tool_parser"] == str(loaded.file)
+
+
+@pytest.mark.parametrize(
+    ("toml", "line"),
+    [
+        ("[engine]\nslotz = 3", "engine.slotz: unknown key (did you mean engine.slots?)"),
+        ("[gatewy]\nurl = 'x'", "gatewy: unknown key (did you mean gateway?)"),
+        ("[engine]\nslots = 'three'", "engine.slots: must be a whole number, not 'three'"),
+        ("[engine]\nslots = true", "engine.slots: must be a whole number, not True"),
+        ("[engine]\nslots = 0", "engine.slots: must be greater than or equal to 1, not 0"),
+        ("[engine]\nkind = 'cuda'", "engine.kind: must be 'mlx' or 'scripted', not 'cuda'"),
+        ("[engine]\nmodels = 3", "engine.models: must be a list, not 3"),
+        ("engine = 3", "engine: must be a section of keys, not 3"),
+        ("contract = 'loose'", "contract: must be 'malibu' or 'strict', not 'loose'"),
+        ("[tools]\nforce = 'maybe'", "tools.force: must be true or false, not 'maybe'"),
+        ("[queue]\nseconds = 'soon'", "queue.seconds: must be a number, not 'soon'"),
+        ("[queue]\nseconds = -1", "queue.seconds: must be greater than or equal to 0, not -1"),
+        ("[queue]\nseconds = inf", "queue.seconds: Input should be a finite number, not inf"),
+        (
+            "[local_gateway]\nport = 99999",
+            "local_gateway.port: must be less than or equal to 65535, not 99999",
+        ),
+        ("[gateway]\nurl = 'https://x'", "gateway.url: must be a ws:// or wss:// URL"),
+        ("[gateway]\nurl = 'ws://example.org'", "gateway.url: ws:// to another host is not encrypted"),
+        ("[gateway]\nurl = 'wss://a:b@example.org'", "gateway.url: must hold no user, query or fragment"),
+        ("[gateway]\ntoken_file = '/no/such'", "gateway.token_file: no such file: /no/such"),
+        ("[status]\nurl = 'ftp://x'", "status.url: must be an http:// or https:// URL"),
+        ("[engine]\nkind = 'scripted'", 'engine.script: is needed with engine.kind = "scripted"'),
+        ("[engine]\nscript = '/no/such'", "engine.script: no such file: /no/such"),
+        ("[model.x]\ntool_parser = 'hermes'", "model.x.tool_parser: must be 'qwen', 'gpt_oss'"),
+    ],
+)
+def test_each_fault_is_one_line_that_names_the_key_and_the_file(loading: Load, toml: str, line: str) -> None:
+    (found,) = problems(loading, toml)
+    assert found.startswith(line)
+    assert "\n" not in found
+    if "is needed" not in found:
+        assert found.endswith("config.toml)")
+
+
+def test_several_faults_are_as_many_lines(loading: Load) -> None:
+    assert len(problems(loading, "contract = 'x'\n[engine]\nslots = 'y'")) == 2
+
+
+def test_a_fault_names_the_variable_or_flag_it_came_from(loading: Load) -> None:
+    assert problems(loading, "", {"MALIBU_PROVIDER_ENGINE__SLOTS": "x"}) == [
+        "engine.slots: must be a whole number, not 'x' (from MALIBU_PROVIDER_ENGINE__SLOTS)"
+    ]
+    assert problems(loading, "", {"MALIBU_PROVIDER_SLOTS": "3"}) == [
+        "slots: unknown key (did you mean engine.slots?) (from MALIBU_PROVIDER_SLOTS)"
+    ]
+    assert problems(loading, "", {}, {"local_gateway.port": "http"}) == [
+        "local_gateway.port: must be a whole number, not 'http' (from --port)"
+    ]
+
+
+def test_a_file_that_was_named_must_exist_and_be_toml(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    with pytest.raises(ConfigError, match="config: no such file"):
+        load(file=missing, file_required=True, environment={}, flags={})
+    assert load(file=missing, file_required=False, environment={}, flags={}).settings == Settings()
+    broken = tmp_path / "broken.toml"
+    broken.write_text("a = [")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(file=broken, file_required=False, environment={}, flags={})
+    with pytest.raises(ConfigError, match="can't read"):
+        load(file=tmp_path, file_required=True, environment={}, flags={})
+
+
+@pytest.mark.parametrize(
+    "url", ["ws://127.0.0.1:8080", "ws://localhost:8080/", "ws://[::1]:8080/v1/provider"]
+)
+def test_this_machine_may_be_reached_unencrypted_and_a_bare_origin_gets_the_links_path(
+    loading: Load, url: str
+) -> None:
+    assert loading(f"[gateway]\nurl = '{url}'").settings.gateway.url.endswith(":8080/v1/provider")
+
+
+def test_an_unencrypted_gateway_can_be_allowed(loading: Load) -> None:
+    toml = "[gateway]\nurl = 'ws://10.0.0.5:8080/v1/provider'\nallow_insecure = true"
+    assert loading(toml).settings.gateway.url == "ws://10.0.0.5:8080/v1/provider"
+
+
+def uncommented_example() -> str:
+    """The example with every key switched on."""
+    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
+    keep = re.compile(r"# ((?:\[model\.|[a-z_]+ = ).*)")
+    return "\n".join(match[1] if (match := keep.fullmatch(line)) else line for line in lines)
+
+
+def test_the_example_documents_every_key_and_nothing_else(loading: Load, tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    text = re.sub(r'(token_file|script) = "[^"]*"', rf'\1 = "{tmp_path}/there"', uncommented_example())
+    loaded = loading(text)
+    assert {re.sub(r"^model\.my-model\.", "model.<id>.", key) for key in loaded.origins} == set(known_keys())
+
+
+def test_the_example_gives_the_defaults_where_there_are_any() -> None:
+    example = tomllib.loads(uncommented_example())
+    for key, default in LoadedConfig(Settings(), {}, EXAMPLE).values().items():
+        section, _, name = key.rpartition(".")
+        shown = (example[section] if section else example)[name]
+        if default not in (None, []):
+            assert shown == default, key
