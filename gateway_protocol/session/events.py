@@ -98,7 +98,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class JobResumed:
-    """Send again: `job_accepted` if `from_seq` is 0, the chunks from `from_seq`, the ending if there is one."""
+    """Send again: `job_accepted` if `from_seq` is 0, chunks from `from_seq` on, the ending if made."""
 
     job_id: str
     attempt: int

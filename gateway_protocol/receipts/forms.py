@@ -1,11 +1,11 @@
-"""Receipts: what a provider says it was asked and what it answered, signed (docs/receipts.md).
+"""What a provider says it was asked and what it answered, signed (docs/receipts.md).
 
     request ─canonical form─▶ request_sha256 ─┐
     chunks ──chain_link──▶ chain, chunks ─────┼─▶ Receipt ─RFC 8785, JWS─▶ token
     answer ─canonical form─▶ response_sha256 ─┘
 
 All hashes are SHA-256 in lower-case hex. Every form here is fixed by golden bytes in the tests: a change that
-moves one byte makes all earlier receipts unverifiable. Comparing is `verification`'s part.
+moves one byte makes all earlier receipts unverifiable. Comparing is the part of `verification`.
 """
 
 from __future__ import annotations
