@@ -1,6 +1,6 @@
 """Is this the receipt of that request and that answer? What differs is named.
 
-    receipt ─JWKS─▶ claims ─compare─▶ request, model, finish_reason, the answer's members, usage, chain, chunks
+    receipt ─JWKS─▶ claims ─compare─▶ request, model, finish_reason, members of the answer, usage, chain
 
 A key that stands only inside the receipt proves nothing: without the provider's key from elsewhere the result
 is inconclusive, whatever the hashes say.
