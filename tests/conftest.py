@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator
 
 import pytest
@@ -9,6 +10,11 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a skipped test counts as failed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Else pytest-asyncio's look for a current loop makes one that nobody closes, which is a warning.
+    asyncio.set_event_loop(None)
 
 
 @pytest.hookimpl(wrapper=True)

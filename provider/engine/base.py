@@ -136,15 +136,19 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`generated`: tokens the engine sampled for this job in all, the stop token included."""
+    """`generated`: tokens the engine sampled for this job in all, the stop token included.
+
+    `steps_after_cancel`: batch steps this job still took part in after the engine had read its cancel.
+    """
 
     cause: StopCause
     generated: int
+    steps_after_cancel: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The engine could not go on. `cause`: a short code for logs and status (`child_exited`, `step_timeout`)."""
+    """The engine could not go on. `cause`: a short code for logs and status, such as `child_exited`."""
 
     cause: str
     message: str
@@ -178,7 +182,10 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """A snapshot for heartbeat and status. `detail`: why it isn't ready, in words for the owner."""
+    """A snapshot for heartbeat and status. `detail`: why it isn't ready, in words for the owner.
+
+    `submitted`, `cancels`: jobs and cancels that the engine's child was sent, over all restarts.
+    """
 
     ready: bool
     detail: str | None
@@ -194,6 +201,8 @@ class EngineStatus:
     restarts: int = 0
     steps: int = 0
     generated_tokens: int = 0
+    submitted: int = 0
+    cancels: int = 0
     child_pid: int | None = None
 
 
@@ -209,12 +218,13 @@ class Generation(Protocol):
         ...
 
     def pause(self, paused: bool) -> None:
-        """Hold back (True) or go on with (False) this job's decoding: the outbox is full (link back-pressure)."""
+        """Hold back (True) or go on with (False) this job's decoding: the outbox is full."""
         ...
 
 
 class Engine(Protocol):
-    """`start` returns once the child is up and the first model is loading; `status().ready` says when it serves."""
+    """`start` returns once the child is up and the first model is loading; `status().ready` tells when it
+    serves."""
 
     async def start(self) -> None: ...
 
