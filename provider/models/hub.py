@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from provider.errors import ModelError
-from provider.models.folder import weight_files
+from provider.engine.model_folder import check_folder, weight_files
+from provider.errors import ModelError, ProviderError
 
 # What mlx-lm reads of a repository.
 FILES = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja"]
@@ -42,8 +42,8 @@ def cached(repository: str, revision: str | None) -> Path | None:
         folder = Path(
             snapshot_download(repository, revision=revision, allow_patterns=FILES, local_files_only=True)
         )
-        weight_files(folder)
-    except (LocalEntryNotFoundError, ModelError):
+        check_folder(repository, folder)
+    except (LocalEntryNotFoundError, ProviderError):
         return None
     return folder
 

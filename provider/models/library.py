@@ -131,7 +131,7 @@ class ModelLibrary:
                 think=model.entry.think if model.entry else None,
                 revision=override.revision,
             )
-        facts = read_folder(folder)
+        facts = read_folder(model.id, folder)
         context = (
             override.context_length or facts.context_length or (model.entry and model.entry.context_length)
         )
