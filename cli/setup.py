@@ -1,0 +1,45 @@
+"""What every command begins with: where things are, and the configuration in force."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from provider.config import ENV_CONFIG, LoadedConfig, load
+from provider.system.paths import Paths, resolve_paths
+
+# The flag that sets a key, as typed, for messages and `config show --origin`.
+FLAG_NAMES: Mapping[str, str] = {
+    "gateway.url": "--gateway",
+    "engine.kind": "--engine",
+    "engine.models": "--model",
+    "engine.script": "--script",
+    "local_gateway.host": "--host",
+    "local_gateway.port": "--port",
+}
+
+
+def paths() -> Paths:
+    return resolve_paths(os.environ)
+
+
+def config_file(given: Path | None) -> tuple[Path, bool]:
+    """The file to read, and whether it must exist: one that was named must, the usual one need not."""
+    named = given or (Path(os.environ[ENV_CONFIG]) if os.environ.get(ENV_CONFIG) else None)
+    if named is not None:
+        return named.expanduser().absolute(), True
+    return paths().config_file, False
+
+
+def load_config(given: Path | None, flags: Mapping[str, Any] | None = None) -> LoadedConfig:
+    """The checked configuration. Raises `ConfigError`."""
+    file, required = config_file(given)
+    return load(
+        file=file,
+        file_required=required,
+        environment=os.environ,
+        flags=flags or {},
+        flag_names=FLAG_NAMES,
+    )
