@@ -1,0 +1,183 @@
+"""The service on macOS: a LaunchAgent, driven by `launchctl`.
+
+The texts and codes that `launchctl` answers with are in the stand-in under `tests/fakes`, with their sources.
+"""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from provider.system.service import (
+    RESTART_INTERVAL,
+    Answer,
+    ServiceError,
+    ServiceSpec,
+    ServiceStatus,
+    ask_manager,
+    write_definition,
+)
+
+LABEL = "tech.malibu.provider"
+HOMEBREW_LABEL = "homebrew.mxcl.malibu-provider"
+# `bootout` answers before the job is gone; a bootstrap in between fails with "5: Input/output error".
+_GONE_SECONDS = 60.0
+_LOOK_AGAIN_SECONDS = 0.1
+
+
+class Launchd:
+    """`agents`: the user's LaunchAgents folder. `sleep`, `clock`: seconds, for waiting."""
+
+    def __init__(
+        self,
+        *,
+        agents: Path | None = None,
+        label: str = LABEL,
+        uid: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._agents = agents or Path.home() / "Library" / "LaunchAgents"
+        self._label = label
+        self._uid = os.getuid() if uid is None else uid
+        self._clock = clock
+        self._sleep = sleep
+
+    @property
+    def file(self) -> Path:
+        return self._agents / f"{self._label}.plist"
+
+    def definition(self, spec: ServiceSpec) -> str:
+        document = {
+            "Label": self._label,
+            "ProgramArguments": list(spec.program),
+            "RunAtLoad": True,
+            # Come back after a crash, stay away after a clean end: `malibu-provider stop` ends with 0.
+            "KeepAlive": {"SuccessfulExit": False},
+            "ThrottleInterval": RESTART_INTERVAL,
+            "ExitTimeOut": spec.exit_timeout,
+            # Generation is work for someone who waits; launchd would slow a background job down.
+            "ProcessType": "Interactive",
+            "Umask": 0o077,
+            # The daemon keeps its own rotating log; these hold only what it prints before and while it dies.
+            "StandardOutPath": str(spec.crash_log),
+            "StandardErrorPath": str(spec.crash_log),
+            "EnvironmentVariables": dict(spec.environment),
+        }
+        return plistlib.dumps(document, sort_keys=False).decode()
+
+    def install(self, spec: ServiceSpec) -> None:
+        self._refuse_homebrew()
+        spec.crash_log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._unload()
+        write_definition(self.file, self.definition(spec))
+        self._load()
+
+    def uninstall(self) -> None:
+        self._unload()
+        self.file.unlink(missing_ok=True)
+        # A label that stays disabled would keep a later install from starting.
+        ask_manager("launchctl", "enable", self._target(self._domain()))
+
+    def start(self) -> None:
+        self._must_be_installed()
+        if self._loaded_domain() is None:
+            self._load()
+        domain = self._loaded_domain() or self._domain()
+        self._done(ask_manager("launchctl", "kickstart", self._target(domain)), "start")
+
+    def stop(self) -> None:
+        self._must_be_installed()
+        # Disabled first: a login between the two commands must not start it again.
+        self._done(ask_manager("launchctl", "disable", self._target(self._domain())), "disable")
+        self._unload()
+
+    def restart(self) -> None:
+        self._must_be_installed()
+        self._unload()
+        self._load()
+
+    def status(self) -> ServiceStatus:
+        installed = self.file.is_file()
+        domain = self._loaded_domain()
+        if domain is None:
+            return ServiceStatus(installed, installed and not self._disabled(), running=False)
+        text = ask_manager("launchctl", "print", self._target(domain)).output
+        pid = re.search(r"^\s*pid = (\d+)$", text, re.MULTILINE)
+        last_exit = re.search(r"^\s*last exit code = (-?\d+)", text, re.MULTILINE)
+        return ServiceStatus(
+            installed,
+            enabled=not self._disabled(),
+            running=pid is not None,
+            pid=int(pid[1]) if pid else None,
+            last_exit=int(last_exit[1]) if last_exit else None,
+            where=domain,
+        )
+
+    def _target(self, domain: str) -> str:
+        return f"{domain}/{self._label}"
+
+    def _domain(self) -> str:
+        """`gui/UID` while someone is logged in at the screen, else (over SSH) `user/UID`."""
+        gui = f"gui/{self._uid}"
+        return gui if ask_manager("launchctl", "print", gui).code == 0 else f"user/{self._uid}"
+
+    def _loaded_domain(self) -> str | None:
+        for domain in (f"gui/{self._uid}", f"user/{self._uid}"):
+            if ask_manager("launchctl", "print", self._target(domain)).code == 0:
+                return domain
+        return None
+
+    def _disabled(self) -> bool:
+        text = ask_manager("launchctl", "print-disabled", self._domain()).output
+        # macOS 13 and newer write "disabled", older ones "true".
+        return re.search(rf'"{re.escape(self._label)}" => (disabled|true)', text) is not None
+
+    def _load(self) -> None:
+        domain = self._domain()
+        self._done(ask_manager("launchctl", "enable", self._target(domain)), "enable")
+        answer = ask_manager("launchctl", "bootstrap", domain, str(self.file))
+        if answer.code == 5 and self._loaded_domain() is not None:
+            # "Bootstrap failed: 5: Input/output error" is also what a job that is already there gets.
+            return
+        self._done(answer, "load")
+
+    def _unload(self) -> None:
+        domain = self._loaded_domain()
+        if domain is None:
+            return
+        answer = ask_manager("launchctl", "bootout", self._target(domain))
+        # 3: no such process, it went by itself; 36: operation now in progress.
+        if answer.code not in (0, 3, 36):
+            self._done(answer, "unload")
+        end = self._clock() + _GONE_SECONDS
+        while self._loaded_domain() is not None:
+            if self._clock() >= end:
+                raise ServiceError(f"launchd still has {self._label} after {_GONE_SECONDS:.0f} s; try again")
+            self._sleep(_LOOK_AGAIN_SECONDS)
+
+    def _done(self, answer: Answer, what: str) -> None:
+        if answer.code == 0:
+            return
+        words = answer.complaint.splitlines()[0] if answer.complaint else f"code {answer.code}"
+        remedy = (
+            "; log in at the Mac's screen once, or look at `launchctl print-disabled` and System Settings,"
+            " General, Login Items"
+            if answer.code == 5
+            else ""
+        )
+        raise ServiceError(f"launchd can't {what} {self._label}: {words}{remedy}")
+
+    def _must_be_installed(self) -> None:
+        if not self.file.is_file():
+            raise ServiceError("the service is not installed; `malibu-provider service install`")
+
+    def _refuse_homebrew(self) -> None:
+        if (self._agents / f"{HOMEBREW_LABEL}.plist").is_file():
+            raise ServiceError(
+                "Homebrew runs malibu-provider as a service already; `brew services stop malibu-provider` first"
+            )
