@@ -27,6 +27,8 @@ HOMEBREW_LABEL = "homebrew.mxcl.malibu-provider"
 # `bootout` answers before the job is gone; a bootstrap in between fails with "5: Input/output error".
 _GONE_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 0.1
+_BOOTSTRAP_TRIES = 3
+_BOOTSTRAP_AGAIN_SECONDS = 2.0
 
 
 class Launchd:
@@ -140,10 +142,15 @@ class Launchd:
     def _load(self) -> None:
         domain = self._domain()
         self._done(ask_manager("launchctl", "enable", self._target(domain)), "enable")
-        answer = ask_manager("launchctl", "bootstrap", domain, str(self.file))
-        if answer.code == 5 and self._loaded_domain() is not None:
+        for attempt in range(_BOOTSTRAP_TRIES):
+            answer = ask_manager("launchctl", "bootstrap", domain, str(self.file))
             # "Bootstrap failed: 5: Input/output error" is also what a job that is already there gets.
-            return
+            if answer.code == 0 or self._loaded_domain() is not None:
+                return
+            if answer.code != 5 or attempt == _BOOTSTRAP_TRIES - 1:
+                break
+            # Shortly after a bootout the same error passes by itself (openclaw/openclaw#136453).
+            self._sleep(_BOOTSTRAP_AGAIN_SECONDS)
         self._done(answer, "load")
 
     def _unload(self) -> None:
@@ -179,5 +186,5 @@ class Launchd:
     def _refuse_homebrew(self) -> None:
         if (self._agents / f"{HOMEBREW_LABEL}.plist").is_file():
             raise ServiceError(
-                "Homebrew runs malibu-provider as a service already; `brew services stop malibu-provider` first"
+                "Homebrew runs malibu-provider as a service; `brew services stop malibu-provider` first"
             )
