@@ -6,6 +6,8 @@ Anyone who holds the buyer's body can make the same bytes: three changes, then R
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import rfc8785
@@ -14,6 +16,7 @@ from gateway_protocol.tool_call_ids import rewrite
 
 _REMOVED: Final = frozenset({"stream", "stream_options", "user", "metadata"})
 _MAX_SAFE_INTEGER: Final = 2**53 - 1
+_quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def canonical_request(body: dict[str, Any]) -> dict[str, Any]:
@@ -56,17 +59,44 @@ def canonical_bytes(value: Any) -> bytes:
     An integer beyond 2^53 takes the double that JSON.parse gives it. Raises `ValueError` on what has no such
     form: lone surrogates, numbers beyond a double; `strict_json.loads` has refused them before.
     """
-    try:
-        return rfc8785.dumps(_with_doubles(value))
-    except OverflowError:
-        raise ValueError("a number is beyond the range of a double") from None
+    pieces: list[str] = []
+    _write(value, pieces.append)
+    return "".join(pieces).encode()
 
 
-def _with_doubles(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_doubles(member) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_doubles(member) for member in value]
+def _write(value: Any, write: Callable[[str], object]) -> None:
+    """`rfc8785` writes the numbers, where the rules are hard; the rest is json's C encoder, which escapes
+    strings the same way without a Python call for each character (milliseconds in a prompt full of code).
+    """
+    if isinstance(value, str):
+        write(_quoted(value))
+    elif isinstance(value, dict):
+        opener = "{"
+        for name in sorted(value, key=_utf16):
+            write(f"{opener}{_quoted(name)}:")
+            _write(value[name], write)
+            opener = ","
+        write("}" if value else "{}")
+    elif isinstance(value, list | tuple):
+        opener = "["
+        for member in value:
+            write(opener)
+            _write(member, write)
+            opener = ","
+        write("]" if value else "[]")
+    else:
+        write(_scalar(value))
+
+
+def _scalar(value: Any) -> str:
     if isinstance(value, int) and not -_MAX_SAFE_INTEGER <= value <= _MAX_SAFE_INTEGER:
-        return float(value)
-    return value
+        try:
+            value = float(value)
+        except OverflowError:
+            raise ValueError("a number is beyond the range of a double") from None
+    return rfc8785.dumps(value).decode()
+
+
+def _utf16(name: str) -> bytes:
+    """Members are sorted by UTF-16 code units (RFC 8785, 3.2.3), which differs from Python's order."""
+    return name.encode("utf-16-be")
