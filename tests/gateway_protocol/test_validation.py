@@ -12,7 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway_protocol.canonical import canonical_bytes, canonical_request
+from gateway_protocol.codec import decode_from_gateway, encode
 from gateway_protocol.errors import ApiError
+from gateway_protocol.messages import JobOffer
 from gateway_protocol.openai_types import CheckedRequest, Contract, ResponseFormat, ToolChoice
 from gateway_protocol.validation import check_request, parse_body
 
@@ -276,9 +279,13 @@ def test_a_provider_makes_the_same_request_of_the_offer(body: dict[str, Any]) ->
     raw = json.dumps(body).encode()
     request = check_request(parse_body(raw), contract="malibu")
     offered = request.offer_request()
-    again = check_request(parse_body(json.dumps(offered).encode()), contract="malibu")
+    frame = encode(JobOffer(job_id="j", attempt=1, request=offered, deadline_ms=1))
+    offer = decode_from_gateway(frame)
+    assert isinstance(offer, JobOffer)
+    again = check_request(offer.request, contract="malibu")
     assert again == request
     assert again.offer_request() == offered
+    assert canonical_bytes(canonical_request(offer.request)) == canonical_bytes(canonical_request(body))
     assert "user" not in offered
     assert "metadata" not in offered
 
@@ -292,9 +299,9 @@ JSON = st.recursive(
 )
 NAMES = [
     "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options",
-    "max_tokens", "temperature", "top_k", "stop", "seed", "logit_bias", "logprobs", "top_logprobs", "response_format",
-    "reasoning_effort", "chat_template_kwargs", "n", "modalities", "functions", "role", "content", "type",
-    "text", "tool_calls", "tool_call_id", "id", "function", "name", "arguments", "parameters", "strict",
+    "max_tokens", "temperature", "top_k", "stop", "seed", "logit_bias", "logprobs", "top_logprobs",
+    "response_format", "reasoning_effort", "chat_template_kwargs", "n", "modalities", "functions",
+    "role", "content", "type", "text", "tool_calls", "tool_call_id", "id", "function", "name", "arguments", "parameters", "strict",
     "json_schema", "schema", "include_usage", "enable_thinking",
 ]  # fmt: skip
 WORDS = [
