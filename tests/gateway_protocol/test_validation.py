@@ -301,8 +301,8 @@ NAMES = [
     "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options",
     "max_tokens", "temperature", "top_k", "stop", "seed", "logit_bias", "logprobs", "top_logprobs",
     "response_format", "reasoning_effort", "chat_template_kwargs", "n", "modalities", "functions",
-    "role", "content", "type", "text", "tool_calls", "tool_call_id", "id", "function", "name", "arguments", "parameters", "strict",
-    "json_schema", "schema", "include_usage", "enable_thinking",
+    "role", "content", "type", "text", "tool_calls", "tool_call_id", "id", "function", "name",
+    "arguments", "parameters", "strict", "json_schema", "schema", "include_usage", "enable_thinking",
 ]  # fmt: skip
 WORDS = [
     "auto",
