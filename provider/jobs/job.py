@@ -11,11 +11,11 @@ from provider.jobs.pieces import Piece
 from provider.jobs.pipeline import JobPipeline
 from provider.jobs.plan import Plan
 from provider.jobs.proof import JobProof
-from provider.jobs.state import OVER, JobEvent, JobState, transition
+from provider.jobs.state import JobEvent, JobState, transition
 
 
 class Job:
-    """Mutable, owned by the dispatcher's loop. `counted`: whose `JobCompleted` or failure counters moved."""
+    """Mutable, owned by the dispatcher's loop. What is `None` was not reached yet."""
 
     def __init__(self, offer: JobOffer) -> None:
         self.offer = offer
@@ -29,7 +29,6 @@ class Job:
         self.pipeline: JobPipeline | None = None
         self.timers: list[asyncio.TimerHandle] = []
         self.first_token_timer: asyncio.TimerHandle | None = None
-        self.task: asyncio.Task[None] | None = None
 
     @property
     def key(self) -> str:
@@ -38,12 +37,12 @@ class Job:
 
     @property
     def over(self) -> bool:
-        return self.state in OVER
+        return self.state is JobState.ENDED
 
     @property
     def decided(self) -> bool:
-        """Its terminal frame is made or it needs none: nothing more is to be said."""
-        return self.state is JobState.SETTLING or self.state in OVER
+        """Its end is known, or nobody asks for it: nothing more is to be said."""
+        return self.state in (JobState.SETTLING, JobState.ENDED)
 
     def advance(self, event: JobEvent) -> None:
         self.state = transition(self.state, event)

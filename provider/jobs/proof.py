@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway_protocol.codec import encode
 from gateway_protocol.completion import NO_ANSWER, Answer, AnswerCollector, logprobs_of
 from gateway_protocol.errors import ApiError
 from gateway_protocol.messages import FinishReason, JobChunk, JobCompleted, JobError, JobFailed, Usage
@@ -22,6 +21,7 @@ from gateway_protocol.receipts import (
     make_receipt,
     response_sha256,
 )
+from gateway_protocol.session.job_frames import JobFrame
 from gateway_protocol.signing import ProviderKey
 from provider.jobs.pieces import Piece, delta_of
 
@@ -34,6 +34,10 @@ class Signer:
     provider_id: str
     contract: Contract
     wall_ms: Callable[[], int]
+
+
+Frame = Callable[[JobFrame], str]
+"""A job's next frame, noted in the ledger and encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,9 @@ class Subject:
 class JobProof:
     """Chain and answer grow with each sealed piece; one of `completed` and `failed` ends it."""
 
-    def __init__(self, subject: Subject, signer: Signer) -> None:
+    def __init__(self, subject: Subject, signer: Signer, frame: Frame) -> None:
         self._subject = subject
+        self._frame = frame
         self._signer = signer
         self._chain = CHAIN_START
         self._answer = AnswerCollector()
@@ -70,12 +75,12 @@ class JobProof:
             logprobs=None if piece.logprobs is None else logprobs_of(piece.logprobs),
             chain=self._chain.hex(),
         )
-        return encode(chunk)
+        return self._frame(chunk)
 
     def completed(self, chunks: int, finish_reason: FinishReason, usage: Usage) -> str:
         """The encoded `job_completed`, after `chunks` chunks."""
         answer = self._answer.answer(finish_reason)
-        return encode(
+        return self._frame(
             JobCompleted(
                 job_id=self._subject.job_id,
                 attempt=self._subject.attempt,
@@ -93,7 +98,7 @@ class JobProof:
             answer = NO_ANSWER if self._subject.buffered else self._answer.answer(None)
             terminal = Terminal.CANCELLED if cancelled else Terminal.FAILED
             receipt = self._receipt(terminal, chunks, answer, None, usage)
-        return encode(
+        return self._frame(
             JobFailed(
                 job_id=self._subject.job_id,
                 attempt=self._subject.attempt,
@@ -127,8 +132,3 @@ class JobProof:
                 issued_at_ms=signer.wall_ms(),
             ),
         )
-
-
-def unproved_failure(job_id: str, attempt: int, error: ApiError) -> str:
-    """The encoded `job_failed` of a job that ended before anything of it was planned."""
-    return encode(JobFailed(job_id=job_id, attempt=attempt, seq=0, error=JobError.of(error)))

@@ -21,11 +21,13 @@ from gateway_protocol.messages import (
     FinishReason,
     JobAccepted,
     JobError,
+    JobFailed,
     JobRejected,
-    Wire,
 )
 from gateway_protocol.openai_types import CheckedRequest
 from gateway_protocol.receipts import request_sha256
+from gateway_protocol.session import ProviderJobs
+from gateway_protocol.session.job_frames import JobFrame
 from provider.engine.base import (
     Admitted,
     Engine,
@@ -43,7 +45,7 @@ from provider.jobs.outbox import Outbox
 from provider.jobs.pieces import Piece
 from provider.jobs.pipeline import JobPipeline
 from provider.jobs.plan import AnswerRules
-from provider.jobs.proof import JobProof, Signer, Subject, unproved_failure
+from provider.jobs.proof import JobProof, Signer, Subject
 from provider.jobs.state import JobEvent, JobState
 from provider.toolcalls import OutputInterpreter
 
@@ -54,9 +56,7 @@ CHECK_IN_THREAD_CHARS = 128 * 1024
 
 
 class Wires(Protocol):
-    """Where a run's frames go: `post` for control frames, `wake` when the outbox has something new."""
-
-    def post(self, message: Wire) -> None: ...
+    """`wake`: the outbox has something new for the link, if one stands."""
 
     def wake(self) -> None: ...
 
@@ -89,6 +89,7 @@ class JobRunner:
         self,
         *,
         engine: Engine,
+        ledger: ProviderJobs,
         outbox: Outbox,
         admission: Admission,
         rules: AnswerRules,
@@ -96,6 +97,7 @@ class JobRunner:
         wires: Wires,
     ) -> None:
         self._engine = engine
+        self._ledger = ledger
         self._outbox = outbox
         self._admission = admission
         self._rules = rules
@@ -143,7 +145,7 @@ class JobRunner:
         subject = Subject(
             job.job_id, job.attempt, info.id, info.revision, request_hash, buffered=job.plan.buffered
         )
-        job.proof = JobProof(subject, self._signer)
+        job.proof = JobProof(subject, self._signer, self._frame)
         job.generation = self._engine.submit(job.plan.generation(job.key, job.offer.tenant))
         job.advance(JobEvent.SUBMIT)
 
@@ -197,7 +199,7 @@ class JobRunner:
             prompt_tokens=admitted.prompt_tokens,
             cached_tokens=admitted.cached_tokens,
         )
-        self._outbox.accept(job.job_id, encode(accepted))
+        self._outbox.accept(job.job_id, self._frame(accepted))
         self._wires.wake()
 
     def _tokens(self, job: Job, tokens: Sequence[Token]) -> None:
@@ -289,8 +291,8 @@ class JobRunner:
         self._stop(job)
         proof, usage = job.proof, job.usage()
         if proof is None:
-            terminal = unproved_failure(job.job_id, job.attempt, error)
-            self._outbox.finish(job.job_id, lambda chunks: terminal, discard=True)
+            frame = JobFailed(job_id=job.job_id, attempt=job.attempt, seq=0, error=JobError.of(error))
+            self._outbox.finish(job.job_id, lambda chunks: self._frame(frame))
         else:
             self._outbox.finish(
                 job.job_id,
@@ -308,17 +310,20 @@ class JobRunner:
     def _reject(self, job: Job, error: ApiError) -> None:
         job.advance(JobEvent.REJECT)
         self._stop(job)
-        self._outbox.drop(job.job_id)
+        frame = JobRejected(
+            job_id=job.job_id,
+            attempt=job.attempt,
+            error=JobError.of(error),
+            retry_after_ms=error.retry_after_ms,
+        )
+        self._outbox.finish(job.job_id, lambda chunks: self._frame(frame))
         self.tally.rejected += 1
         log.info("job_rejected", job_id=job.job_id, attempt=job.attempt, code=error.code.value)
-        self._wires.post(
-            JobRejected(
-                job_id=job.job_id,
-                attempt=job.attempt,
-                error=JobError.of(error),
-                retry_after_ms=error.retry_after_ms,
-            )
-        )
+        self._wires.wake()
+
+    def _frame(self, frame: JobFrame) -> str:
+        self._ledger.made(frame)
+        return encode(frame)
 
     def _stop(self, job: Job) -> None:
         job.stop_timers()

@@ -1,12 +1,12 @@
 """The life of one job on the provider, as a table.
 
     OFFERED ──▶ QUEUED ──▶ RUNNING ──▶ SETTLING ──▶ ENDED
-       │           │           │           ▲
-       ├───────────┼───────────┼───────────┘  (cancelled, timed out, failed)
-       └───────────┴──▶ REJECTED
+       │           │                      ▲           ▲
+       ├───────────┴── rejected, failed ──┘           │
+       └── abandoned, from anywhere ──────────────────┘
 
-`OFFERED`: being checked. `QUEUED`: with the engine, not admitted. `RUNNING`: `job_accepted` is out.
-`SETTLING`: its terminal frame is made, and kept until the gateway has it. `ENDED`, `REJECTED`: over.
+`OFFERED`: being checked. `QUEUED`: with the engine, not admitted. `RUNNING`: `job_accepted` is made.
+`SETTLING`: its terminal frame is made, kept until the gateway has it. `ENDED`: over, or not asked for.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ class JobState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     SETTLING = "settling"
-    REJECTED = "rejected"
     ENDED = "ended"
 
 
 class JobEvent(StrEnum):
-    """What may happen to a job. `FINISH` is any terminal frame but a rejection."""
+    """What may happen to a job. `REJECT`, `FINISH`: its terminal frame, `job_rejected` or another."""
 
     SUBMIT = "submit"
     ADMIT = "admit"
@@ -48,21 +47,16 @@ class IllegalTransition(Exception):
 _TABLE: Mapping[tuple[JobState, JobEvent], JobState] = MappingProxyType(
     {
         (JobState.OFFERED, JobEvent.SUBMIT): JobState.QUEUED,
-        (JobState.OFFERED, JobEvent.REJECT): JobState.REJECTED,
+        (JobState.OFFERED, JobEvent.REJECT): JobState.SETTLING,
         (JobState.OFFERED, JobEvent.FINISH): JobState.SETTLING,
-        (JobState.OFFERED, JobEvent.ABANDON): JobState.ENDED,
         (JobState.QUEUED, JobEvent.ADMIT): JobState.RUNNING,
-        (JobState.QUEUED, JobEvent.REJECT): JobState.REJECTED,
+        (JobState.QUEUED, JobEvent.REJECT): JobState.SETTLING,
         (JobState.QUEUED, JobEvent.FINISH): JobState.SETTLING,
-        (JobState.QUEUED, JobEvent.ABANDON): JobState.ENDED,
         (JobState.RUNNING, JobEvent.FINISH): JobState.SETTLING,
-        (JobState.RUNNING, JobEvent.ABANDON): JobState.ENDED,
         (JobState.SETTLING, JobEvent.ACKNOWLEDGE): JobState.ENDED,
-        (JobState.SETTLING, JobEvent.ABANDON): JobState.ENDED,
+        **{(state, JobEvent.ABANDON): JobState.ENDED for state in JobState if state is not JobState.ENDED},
     }
 )
-
-OVER: frozenset[JobState] = frozenset({JobState.REJECTED, JobState.ENDED})
 
 
 def transition(state: JobState, event: JobEvent) -> JobState:

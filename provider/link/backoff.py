@@ -77,9 +77,9 @@ def verdict_for_refusal(refused: Refused) -> Verdict:
 class Backoff:
     """Delays that grow from 1 s to 60 s and start anew only after a link has lived for a while.
 
-    Ask `next_delay_ms` once for each failed or ended link. Tell `registered` when the gateway has said so,
-    and `ended` when that link is over. A gateway that accepts and closes at once thus sees the same growing
-    gaps as one that doesn't answer. `chance` gives numbers in [0, 1), as `random.random`.
+    Tell `ended` how each link or attempt ended, then ask `next_delay_ms` once. A gateway that accepts and
+    closes at once thus sees the same growing gaps as one that doesn't answer. `chance` gives numbers in
+    [0, 1), as `random.random`.
     """
 
     def __init__(
@@ -95,16 +95,11 @@ class Backoff:
         self._max_ms = max_ms
         self._reset_after_ms = reset_after_ms
         self._low_ms = min_ms
-        self._registered_at_ms: float | None = None
 
-    def registered(self, now_ms: float) -> None:
-        self._registered_at_ms = now_ms
-
-    def ended(self, now_ms: float) -> None:
-        """The link is over; after a life long enough the next delay is the shortest again."""
-        if self._registered_at_ms is not None and now_ms - self._registered_at_ms >= self._reset_after_ms:
+    def ended(self, lived_ms: float | None) -> None:
+        """`lived_ms`: time from `registered` to the end of the link, `None` for one that never got there."""
+        if lived_ms is not None and lived_ms >= self._reset_after_ms:
             self._low_ms = self._min_ms
-        self._registered_at_ms = None
 
     def reset(self) -> None:
         """The owner changed something: what failed before says nothing about the next try."""

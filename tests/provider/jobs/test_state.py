@@ -2,7 +2,7 @@
 
 import pytest
 
-from provider.jobs.state import OVER, IllegalTransition, JobEvent, JobState, transition
+from provider.jobs.state import IllegalTransition, JobEvent, JobState, transition
 
 
 def test_the_whole_life() -> None:
@@ -13,7 +13,7 @@ def test_the_whole_life() -> None:
 
 
 def test_a_second_terminal_frame_is_illegal() -> None:
-    for state in (JobState.SETTLING, *OVER):
+    for state in (JobState.SETTLING, JobState.ENDED):
         for event in (JobEvent.FINISH, JobEvent.REJECT, JobEvent.ADMIT):
             with pytest.raises(IllegalTransition):
                 transition(state, event)
@@ -25,5 +25,5 @@ def test_a_running_job_is_never_rejected() -> None:
 
 
 def test_every_state_reaches_an_end() -> None:
-    for state in set(JobState) - OVER:
+    for state in set(JobState) - {JobState.ENDED}:
         assert transition(state, JobEvent.ABANDON) is JobState.ENDED

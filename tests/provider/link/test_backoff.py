@@ -37,8 +37,8 @@ def test_a_link_that_is_accepted_and_closed_does_not_reset() -> None:
     backoff = Backoff(lambda: 0.0)
     for _ in range(5):
         backoff.next_delay_ms()
-        backoff.registered(1_000)
-        backoff.ended(30_999)
+        backoff.ended(29_999)
+        backoff.ended(None)
     assert backoff.next_delay_ms() == 30_000
 
 
@@ -46,12 +46,11 @@ def test_thirty_seconds_of_life_reset() -> None:
     backoff = Backoff(lambda: 0.0)
     for _ in range(5):
         backoff.next_delay_ms()
-    backoff.registered(1_000)
-    backoff.ended(31_000)
+    backoff.ended(30_000)
     assert backoff.next_delay_ms() == 1_000
-    # The life counts once: an end without a registration has none.
-    backoff.ended(500_000)
     assert backoff.next_delay_ms() == 2_000
+    backoff.reset()
+    assert backoff.next_delay_ms() == 1_000
 
 
 def test_at_least_keeps_the_jitter() -> None:

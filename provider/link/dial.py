@@ -1,0 +1,147 @@
+"""Open and close the websocket: who may be dialled, with which token, and what each failure asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.typing import Subprotocol
+
+from gateway_protocol.limits import (
+    FRAME_FROM_GATEWAY_BYTES,
+    HEARTBEAT_INTERVAL_MS,
+    LINK_DEAD_AFTER_MS,
+    SEND_TIMEOUT_MS,
+)
+from gateway_protocol.messages import SUBPROTOCOL, CloseCode
+from provider.link.backoff import Verdict, verdict_for_http
+from provider.link.supervisor import LinkEnd
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimers:
+    """Seconds. `between_changes`: a heartbeat about a change comes at least so long after another one."""
+
+    open: float = 15.0
+    register: float = 15.0
+    send: float = SEND_TIMEOUT_MS / 1000
+    dead: float = LINK_DEAD_AFTER_MS / 1000
+    heartbeat: float = HEARTBEAT_INTERVAL_MS / 1000
+    between_changes: float = 0.1
+    close: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Where to dial and how. `token_file` is read at each dial; `tls`: `None` verifies as usual."""
+
+    url: str
+    token_file: Path | None = None
+    allow_insecure: bool = False
+    user_agent: str = "malibu-provider"
+    tls: ssl.SSLContext | None = None
+    timers: LinkTimers = LinkTimers()
+
+
+class DialFailed(Exception):
+    """No websocket came about."""
+
+    def __init__(self, verdict: Verdict, reason: str, detail: str) -> None:
+        self.end = LinkEnd(verdict, reason, detail)
+        super().__init__(str(self.end))
+
+
+class _Dial(connect):
+    """Refuses redirects: a token must never follow one to another host."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
+async def dial(settings: LinkSettings) -> ClientConnection:
+    """A websocket that speaks our subprotocol. Raises `DialFailed`."""
+    parts = urlsplit(settings.url)
+    loopback = is_loopback(parts.hostname or "")
+    if parts.scheme == "ws" and not loopback and not settings.allow_insecure:
+        raise DialFailed(Verdict.STOP, "insecure_url", "ws:// to another host needs gateway.allow_insecure")
+    more: dict[str, Any] = {} if settings.tls is None else {"ssl": settings.tls}
+    attempt = _Dial(
+        settings.url,
+        subprotocols=[Subprotocol(SUBPROTOCOL)],
+        additional_headers=_authorization(settings.token_file),
+        user_agent_header=settings.user_agent,
+        compression=None,
+        proxy=None if loopback else True,
+        open_timeout=settings.timers.open,
+        close_timeout=settings.timers.close,
+        # The protocol has heartbeats of its own, and they tell more than a ping.
+        ping_interval=None,
+        max_size=FRAME_FROM_GATEWAY_BYTES,
+        **more,
+    )
+    try:
+        socket = await attempt
+    except InvalidStatus as error:
+        status = error.response.status_code
+        raise DialFailed(verdict_for_http(status), f"http_{status}", _http_words(status)) from None
+    except ssl.SSLError as error:
+        words = getattr(error, "verify_message", None) or error.reason or "no TLS connection"
+        raise DialFailed(Verdict.WAIT, "tls", words) from None
+    except InvalidHandshake as error:
+        raise DialFailed(Verdict.WAIT, "no_websocket", type(error).__name__) from None
+    except TimeoutError:
+        raise DialFailed(Verdict.RETRY, "timeout", "the gateway doesn't answer") from None
+    except (OSError, EOFError) as error:
+        words = getattr(error, "strerror", None) or type(error).__name__
+        raise DialFailed(Verdict.RETRY, "unreachable", words) from None
+    if socket.subprotocol != SUBPROTOCOL:
+        await hang_up(socket, CloseCode.NORMAL, settings.timers.close)
+        raise DialFailed(Verdict.WAIT, "no_subprotocol", "the other side is no gateway of this protocol")
+    return socket
+
+
+async def hang_up(socket: ClientConnection, code: int | None, seconds: float) -> None:
+    """Close with `code`, in order if that works within `seconds`; `None`: at once."""
+    if code is not None:
+        try:
+            async with asyncio.timeout(seconds):
+                await socket.close(code)
+        except TimeoutError:
+            pass
+    socket.transport.abort()
+    await socket.wait_closed()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a URL's host can only be this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _authorization(token_file: Path | None) -> dict[str, str]:
+    if token_file is None:
+        return {}
+    try:
+        token = token_file.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        raise DialFailed(Verdict.STOP, "token_file", f"can't read {token_file}") from None
+    if not token or not token.isprintable():
+        raise DialFailed(Verdict.STOP, "token_file", f"{token_file} holds no token")
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _http_words(status: int) -> str:
+    if status in (401, 403):
+        return "the gateway refuses the token"
+    return "redirects are refused" if 300 <= status < 400 else "the gateway refuses the upgrade"
