@@ -141,17 +141,25 @@ class Launchd:
 
     def _load(self) -> None:
         domain = self._domain()
+        answer = self._bootstrap(domain)
+        if answer.code == 5 and domain.startswith("gui/"):
+            # Some Macs refuse every agent in `gui` and take it in `user` (Homebrew/homebrew-services#528).
+            answer = self._bootstrap(f"user/{self._uid}")
+        self._done(answer, "load")
+
+    def _bootstrap(self, domain: str) -> Answer:
         self._done(ask_manager("launchctl", "enable", self._target(domain)), "enable")
+        answer = Answer(0, "", "")
         for attempt in range(_BOOTSTRAP_TRIES):
             answer = ask_manager("launchctl", "bootstrap", domain, str(self.file))
             # "Bootstrap failed: 5: Input/output error" is also what a job that is already there gets.
             if answer.code == 0 or self._loaded_domain() is not None:
-                return
+                return Answer(0, "", "")
             if answer.code != 5 or attempt == _BOOTSTRAP_TRIES - 1:
                 break
             # Shortly after a bootout the same error passes by itself (openclaw/openclaw#136453).
             self._sleep(_BOOTSTRAP_AGAIN_SECONDS)
-        self._done(answer, "load")
+        return answer
 
     def _unload(self) -> None:
         domain = self._loaded_domain()
