@@ -142,7 +142,7 @@ def test_an_error_never_repeats_what_the_frame_held(frame: str) -> None:
 
 def test_messages_are_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        FROM_GATEWAY[5].seq = 4  # type: ignore[misc, union-attr]
+        FROM_GATEWAY[5].seq = 4  # type: ignore[misc]
 
 
 # --- nothing but FrameError ----------------------------------------------------------------------

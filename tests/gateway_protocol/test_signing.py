@@ -185,8 +185,8 @@ def test_a_token_holds_its_payload_and_three_header_members() -> None:
 
 
 def test_another_library_reads_ours_and_we_read_its() -> None:
-    private = OKPKey.import_key({**KEY.jwk, "d": RFC_SECRET})
-    public = OKPKey.import_key(KEY.jwk)
+    private = OKPKey.import_key(dict[str, str | list[str]](KEY.jwk, d=RFC_SECRET))
+    public = OKPKey.import_key(dict[str, str | list[str]](KEY.jwk))
     read = jws.deserialize_compact(make_jws(KEY, TYP, b"payload"), public, algorithms=["Ed25519"])
     assert (read.payload, read.headers()["typ"]) == (b"payload", TYP)
     header = {"alg": "Ed25519", "typ": TYP, "kid": KEY.key_id}
