@@ -1,0 +1,243 @@
+"""Which provider gets the next job: pure. Time comes in as a number of seconds, never goes backwards.
+
+A provider's slot is counted here when it is promised (`reserve`) and in one place when it is free again
+(`release`). Choosing costs the same whether ten or a thousand providers are there: for each model the
+providers with a free slot stand in an indexed list, of which at most `LOOK` are compared (docs/protocol.md,
+"Dispatch").
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway_protocol.messages import NotRoutableReason, ProviderState
+
+LOOK: Final = 16
+PREFIXES: Final = 8192
+SPEED_UNKNOWN: Final = 20.0
+FAILURES: Final = 3
+FAILURE_WINDOW: Final = 60.0
+COOLDOWN_MIN: Final = 30.0
+COOLDOWN_MAX: Final = 300.0
+
+_BY_STATE: Mapping[ProviderState, NotRoutableReason] = {
+    ProviderState.DRAINING: NotRoutableReason.DRAINING,
+    ProviderState.PAUSED: NotRoutableReason.PAUSED_BY_POLICY,
+    ProviderState.DEGRADED: NotRoutableReason.DEGRADED,
+}
+
+
+@dataclass(slots=True)
+class Candidate:
+    """What dispatch knows of one connected provider.
+
+    `models`: those that can take a job now. `slots_elsewhere`: slots that its heartbeat reports as taken
+    though none of our jobs holds them. `barred`: reasons that hold for the whole session (contract, version,
+    key). `decode_tokens_per_s`: measured, 0 when unknown.
+    """
+
+    provider_id: str
+    models: frozenset[str]
+    slots: int
+    state: ProviderState = ProviderState.READY
+    barred: tuple[NotRoutableReason, ...] = ()
+    decode_tokens_per_s: float = 0.0
+    in_flight: int = 0
+    slots_elsewhere: int = 0
+    stale: bool = False
+    cooled_until: float = 0.0
+    cooldown: float = COOLDOWN_MIN
+    failures: list[float] = field(default_factory=list)
+
+    @property
+    def free(self) -> int:
+        return max(0, self.slots - self.slots_elsewhere - self.in_flight)
+
+    def reasons(self, now: float) -> list[NotRoutableReason]:
+        """Why it gets no jobs at all, first what its owner would mend first; empty: it is routable."""
+        found = list(self.barred)
+        if by_state := _BY_STATE.get(self.state):
+            found.append(by_state)
+        if self.stale:
+            found.append(NotRoutableReason.STALE_HEARTBEAT)
+        if now < self.cooled_until:
+            found.append(NotRoutableReason.FAILED_RECENT_JOBS)
+        if not self.models:
+            found.append(NotRoutableReason.MODEL_NOT_READY)
+        return found
+
+
+class _FreeList:
+    """Providers with a free slot for one model: add, discard and the n-th after a moving start in O(1)."""
+
+    def __init__(self) -> None:
+        self._items: list[str] = []
+        self._at: dict[str, int] = {}
+        self._start = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, provider_id: str) -> None:
+        if provider_id not in self._at:
+            self._at[provider_id] = len(self._items)
+            self._items.append(provider_id)
+
+    def discard(self, provider_id: str) -> None:
+        at = self._at.pop(provider_id, None)
+        if at is None:
+            return
+        last = self._items.pop()
+        if last != provider_id:
+            self._items[at] = last
+            self._at[last] = at
+
+    def look(self, count: int) -> list[str]:
+        """Up to `count` of them, each time a different stretch of the list."""
+        size = len(self._items)
+        if size <= count:
+            return list(self._items)
+        start = self._start % size
+        self._start = start + count
+        return [self._items[(start + step) % size] for step in range(count)]
+
+    def __contains__(self, provider_id: str) -> bool:
+        return provider_id in self._at
+
+
+class Dispatch:
+    """All connected providers and the choice among them."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Candidate] = {}
+        self._ready: dict[str, set[str]] = {}
+        self._free: dict[str, _FreeList] = {}
+        self._listed: dict[str, tuple[frozenset[str], bool]] = {}
+        self._warm: OrderedDict[bytes, str] = OrderedDict()
+
+    def put(self, candidate: Candidate, now: float) -> None:
+        """Add a provider or take over what changed about it."""
+        self._all[candidate.provider_id] = candidate
+        self.refresh(candidate.provider_id, now)
+
+    def remove(self, provider_id: str) -> None:
+        self._all.pop(provider_id, None)
+        self._unlist(provider_id)
+
+    def get(self, provider_id: str) -> Candidate | None:
+        return self._all.get(provider_id)
+
+    def refresh(self, provider_id: str, now: float) -> None:
+        """Bring the lists in line with the provider's state; to be called after each change of it."""
+        candidate = self._all.get(provider_id)
+        ready = frozenset[str]() if candidate is None or candidate.reasons(now) else candidate.models
+        wanted = (ready, bool(ready and candidate is not None and candidate.free))
+        if wanted == self._listed.get(provider_id, (frozenset(), False)):
+            return
+        self._unlist(provider_id)
+        for model in ready:
+            self._ready.setdefault(model, set()).add(provider_id)
+            if wanted[1]:
+                self._free.setdefault(model, _FreeList()).add(provider_id)
+        if ready:
+            self._listed[provider_id] = wanted
+
+    def _unlist(self, provider_id: str) -> None:
+        models, free = self._listed.pop(provider_id, (frozenset(), False))
+        for model in models:
+            self._ready[model].discard(provider_id)
+            if not self._ready[model]:
+                del self._ready[model]
+            if free:
+                self._free[model].discard(provider_id)
+                if not self._free[model]:
+                    del self._free[model]
+
+    def ready(self, model: str) -> Collection[str]:
+        """The providers that take jobs of this model, now or when one of their slots is free."""
+        return self._ready.get(model, ())
+
+    def models(self) -> Collection[str]:
+        """The models that can be served now."""
+        return self._ready.keys()
+
+    def choose(
+        self,
+        model: str,
+        now: float,
+        *,
+        exclude: Collection[str] = (),
+        only: Collection[str] | None = None,
+        prefixes: Iterable[bytes] = (),
+    ) -> str | None:
+        """The provider for a job, or `None` while none has a free slot.
+
+        `only`: those it may go to (a forced call's), `None` for all. `prefixes`: hashes of the conversation's
+        prefixes, longest first: the provider that has one warm is taken when it is free.
+        """
+        free = self._free.get(model)
+        if free is None:
+            return None
+
+        def fits(provider_id: str) -> bool:
+            return provider_id not in exclude and (only is None or provider_id in only)
+
+        for prefix in prefixes:
+            warm = self._warm.get(prefix)
+            if warm is not None and warm in free and fits(warm):
+                return warm
+        found = [provider_id for provider_id in free.look(LOOK) if fits(provider_id)]
+        if not found and (exclude or only is not None) and len(free) > LOOK:
+            found = [provider_id for provider_id in free.look(len(free)) if fits(provider_id)]
+        return max(found, key=self._score, default=None)
+
+    def _score(self, provider_id: str) -> tuple[float, float, int]:
+        candidate = self._all[provider_id]
+        # The jobs of a batch share the machine, so its speed counts for as much of it as is free.
+        idle = candidate.free / max(1, candidate.slots)
+        return (idle * (candidate.decode_tokens_per_s or SPEED_UNKNOWN), idle, candidate.free)
+
+    def reserve(self, provider_id: str, now: float) -> None:
+        self._all[provider_id].in_flight += 1
+        self.refresh(provider_id, now)
+
+    def release(self, provider_id: str, now: float) -> None:
+        candidate = self._all.get(provider_id)
+        if candidate is not None and candidate.in_flight:
+            candidate.in_flight -= 1
+            self.refresh(provider_id, now)
+
+    def remember(self, prefixes: Iterable[bytes], provider_id: str) -> None:
+        """This provider has these prefixes of a conversation warm now."""
+        for prefix in prefixes:
+            self._warm[prefix] = provider_id
+            self._warm.move_to_end(prefix)
+        while len(self._warm) > PREFIXES:
+            self._warm.popitem(last=False)
+
+    def refused_slot(self, provider_id: str, now: float) -> None:
+        """It turned an offer down for want of room: it counts as full until its next heartbeat."""
+        if candidate := self._all.get(provider_id):
+            candidate.slots_elsewhere = max(0, candidate.slots - candidate.in_flight)
+            self.refresh(provider_id, now)
+
+    def succeeded(self, provider_id: str, now: float) -> None:
+        if candidate := self._all.get(provider_id):
+            candidate.failures.clear()
+            candidate.cooldown = COOLDOWN_MIN
+            self.refresh(provider_id, now)
+
+    def failed(self, provider_id: str, now: float) -> None:
+        """Count a fault of the provider's; several within a minute cool it down, each time longer."""
+        candidate = self._all.get(provider_id)
+        if candidate is None:
+            return
+        candidate.failures = [at for at in candidate.failures if now - at < FAILURE_WINDOW] + [now]
+        if len(candidate.failures) >= FAILURES:
+            candidate.failures.clear()
+            candidate.cooled_until = now + candidate.cooldown
+            candidate.cooldown = min(COOLDOWN_MAX, candidate.cooldown * 2)
+        self.refresh(provider_id, now)

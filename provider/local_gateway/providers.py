@@ -1,0 +1,201 @@
+"""Who serves what: the gateway's memory of each provider over its connections. Pure but for the link it
+holds.
+
+A record outlives its link, so that a job can go on when the provider is back; it is forgotten once nothing of
+it can be resumed (docs/protocol.md, "Nothing lost on a cut link").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway_protocol.families import Family
+from gateway_protocol.messages import (
+    Heartbeat,
+    ModelState,
+    NotRoutableReason,
+    OfferedModel,
+    ProviderState,
+    Register,
+    Wire,
+)
+from gateway_protocol.openai_types import CheckedRequest, Contract
+from gateway_protocol.session import GatewayJobs
+from gateway_protocol.signing import thumbprint
+from provider.local_gateway.dispatch import Candidate
+from provider.local_gateway.jobs import Attempt
+
+_SERVABLE = frozenset({ModelState.READY, ModelState.UNLOADED})
+RESPONSE_FORMAT = "response_format"
+
+
+class Link(Protocol):
+    """A live connection to a provider. Frames leave in the order of the calls, offers behind the others."""
+
+    def send(self, message: Wire) -> None: ...
+
+    def close(self, code: int, reason: str) -> None:
+        """Close once what was queued is sent; nothing that arrives from now on has an effect."""
+
+
+@dataclass(slots=True, eq=False)
+class ProviderRecord:
+    """`jobs`: their frames' state, which outlives links. `attempts`: by (job, number), each holding a slot.
+
+    `candidate`: what dispatch knows of it, kept so that a new link doesn't wash off its failures.
+    """
+
+    provider_id: str
+    public_key: str
+    register: Register
+    candidate: Candidate
+    previous_key: str | None = None
+    link: Link | None = None
+    jobs: GatewayJobs = field(default_factory=GatewayJobs)
+    attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)
+    states: dict[str, ModelState] = field(default_factory=dict)
+    heartbeat: Heartbeat | None = None
+    heartbeat_at: float = 0.0
+
+    def offered(self, model: str) -> OfferedModel | None:
+        return next((offered for offered in self.register.models if offered.id == model), None)
+
+    def signing_keys(self) -> list[str]:
+        return [self.public_key] if self.previous_key is None else [self.public_key, self.previous_key]
+
+    def servable(self) -> frozenset[str]:
+        """The models that can take a job: loaded, or loaded on demand."""
+        return frozenset(
+            model.id for model in self.register.models if self.states.get(model.id, model.state) in _SERVABLE
+        )
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """The numbers a version begins with: "1.2.0rc1" is (1, 2, 0)."""
+    numbers: list[int] = []
+    for part in text.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    return tuple(numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTraits:
+    """What a model's providers can do. `force`, `constrain`: the IDs of those that can; `all_ids`:
+
+    all of them.
+    """
+
+    family: Family
+    force: frozenset[str]
+    constrain: frozenset[str]
+    all_ids: frozenset[str]
+
+
+class Directory:
+    """All records, and what follows from them for requests and for dispatch."""
+
+    def __init__(self, *, contract: Contract, minimum_version: str | None) -> None:
+        self._contract = contract
+        self._minimum = parse_version(minimum_version) if minimum_version else None
+        self._traits: dict[str, ModelTraits | None] = {}
+        self.records: dict[str, ProviderRecord] = {}
+
+    def put(self, record: ProviderRecord) -> None:
+        """A provider has registered, for the first time or again."""
+        self.records[record.provider_id] = record
+        self._traits.clear()
+
+    def forget(self, provider_id: str) -> None:
+        self.records.pop(provider_id, None)
+        self._traits.clear()
+
+    def by_model(self, model: str) -> Iterable[ProviderRecord]:
+        return (record for record in self.records.values() if record.offered(model) is not None)
+
+    def traits(self, model: str) -> ModelTraits | None:
+        """`None`: no provider that is here, or was a moment ago, lists this model."""
+        if model not in self._traits:
+            if len(self._traits) >= 1024:  # names that strangers ask for
+                self._traits.clear()
+            self._traits[model] = self._gather(model)
+        return self._traits[model]
+
+    def _gather(self, model: str) -> ModelTraits | None:
+        family: Family | None = None
+        force: set[str] = set()
+        constrain: set[str] = set()
+        everyone: set[str] = set()
+        for record in self.by_model(model):
+            offered = record.offered(model)
+            if offered is None or record.register.contract != self._contract:
+                continue
+            everyone.add(record.provider_id)
+            family = family or Family(offered.family)
+            if offered.tool_calls.forced:
+                force.add(record.provider_id)
+            if offered.tool_calls.forced or RESPONSE_FORMAT in record.register.features:
+                constrain.add(record.provider_id)
+        if family is None:
+            return None
+        return ModelTraits(family, frozenset(force), frozenset(constrain), frozenset(everyone))
+
+    def bars(self, register: Register, allowed: Collection[str] | None) -> tuple[NotRoutableReason, ...]:
+        """Why this registration gets no jobs. `allowed`: thumbprints that may serve, `None` for any."""
+        found: list[NotRoutableReason] = []
+        if allowed is not None and thumbprint(register.public_key) not in allowed:
+            found.append(NotRoutableReason.KEY_NOT_ALLOWED)
+        if self._minimum is not None and parse_version(register.software.version) < self._minimum:
+            found.append(NotRoutableReason.BELOW_MINIMUM_VERSION)
+        if register.contract != self._contract:
+            found.append(NotRoutableReason.CONTRACT_MISMATCH)
+        return tuple(found)
+
+
+def registered_candidate(
+    register: Register, bars: tuple[NotRoutableReason, ...], former: Candidate | None
+) -> Candidate:
+    """What dispatch starts with; of a `former` link's it keeps failures and cool-down."""
+    measured = register.capacity.measured
+    candidate = former or Candidate(register.provider_id, frozenset(), 0)
+    candidate.slots = register.capacity.slots
+    candidate.state = ProviderState.READY
+    candidate.barred = bars
+    candidate.decode_tokens_per_s = measured.decode_tokens_per_s if measured else 0.0
+    candidate.slots_elsewhere = 0
+    candidate.stale = False
+    return candidate
+
+
+def apply_heartbeat(record: ProviderRecord, heartbeat: Heartbeat, now: float) -> None:
+    """Take over what a heartbeat says. Slots it calls taken beyond our own jobs are someone else's."""
+    candidate = record.candidate
+    record.heartbeat, record.heartbeat_at = heartbeat, now
+    record.states = {model.id: model.state for model in heartbeat.models}
+    candidate.models = record.servable()
+    candidate.state = heartbeat.state
+    candidate.stale = False
+    candidate.slots = heartbeat.slots_total
+    taken = heartbeat.slots_total - heartbeat.slots_free
+    candidate.slots_elsewhere = max(0, taken - candidate.in_flight)
+
+
+def eligible(request: CheckedRequest, traits: ModelTraits, *, force_enabled: bool) -> frozenset[str] | None:
+    """Where this request may go: providers that can do what it asks for, `None` for any of the model's."""
+    wanted: frozenset[str] | None = None
+    if request.tool_choice.forced and force_enabled and traits.force:
+        wanted = traits.force
+    if request.response_format is not None:
+        wanted = traits.constrain if wanted is None else wanted & traits.constrain
+    return None if wanted == traits.all_ids else wanted
+
+
+def state_name(record: ProviderRecord) -> ProviderState:
+    """The state a provider last told of itself."""
+    return record.heartbeat.state if record.heartbeat else ProviderState.READY

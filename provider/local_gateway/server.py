@@ -1,0 +1,174 @@
+"""Puts the local gateway together and opens its port."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections import deque
+
+import structlog
+from aiohttp import web
+
+from gateway_protocol.errors import ApiError, ErrorCode
+from gateway_protocol.messages import CloseCode
+from provider.local_gateway.access import Doorkeeper, is_loopback
+from provider.local_gateway.api_keys import KeyRing, KeysError, load_keys
+from provider.local_gateway.broker import Broker
+from provider.local_gateway.buyers import Buyers
+from provider.local_gateway.chat import Chat
+from provider.local_gateway.envelope import envelope_middleware
+from provider.local_gateway.ledger import Ledger, MemoryLedger
+from provider.local_gateway.models import Models
+from provider.local_gateway.peers import LinkRules, Peer
+from provider.local_gateway.providers import Directory
+from provider.local_gateway.settings import GatewaySettings
+from provider.local_gateway.status import Status
+from provider.local_gateway.switchboard import Switchboard
+
+log = structlog.get_logger("gateway")
+
+LINK_PATH = "/v1/provider"
+
+
+class GatewayConfigError(Exception):
+    """The gateway may not or can't be started like this; the message says what to change."""
+
+
+class LocalGateway:
+    """One gateway: `start` opens the port, `url` tells it, `aclose` ends every stream properly."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.url = ""
+        self._ring = self._load_ring()
+        self._tls = self._load_tls()
+        self._runner: web.AppRunner | None = None
+        self._peers: set[Peer] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
+        self.broker: Broker
+        self.switchboard: Switchboard
+        self.ledger: Ledger
+
+    def _load_ring(self) -> KeyRing | None:
+        path = self.settings.access.keys_file
+        if path is None:
+            if not is_loopback(self.settings.host):
+                raise GatewayConfigError(
+                    f"without API keys only a loopback address may be bound, not {self.settings.host}; "
+                    "make a key with `malibu-provider gateway key add NAME`"
+                )
+            return None
+        try:
+            return load_keys(path)
+        except KeysError as error:
+            raise GatewayConfigError(str(error)) from None
+
+    def _load_tls(self) -> ssl.SSLContext | None:
+        cert, key = self.settings.tls_cert, self.settings.tls_key
+        if cert is None and key is None:
+            return None
+        if cert is None or key is None:
+            raise GatewayConfigError("TLS needs both a certificate and its key")
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as error:
+            raise GatewayConfigError(f"can't use {cert} and {key}: {error}") from None
+        return context
+
+    def _wall_ms(self) -> int:
+        return int(self.settings.wall_clock() * 1000)
+
+    async def start(self) -> None:
+        """Open the port. Raises `OSError` when it is taken."""
+        settings = self.settings
+        self.ledger = MemoryLedger()
+        directory = Directory(contract=settings.contract, minimum_version=settings.minimum_version)
+        self.broker = Broker(settings, directory, self.ledger, self._wall_ms)
+        self.switchboard = Switchboard(settings, directory, self.broker, self.ledger, self._wall_ms)
+        secret = settings.secret or secrets.token_bytes(32)
+        buyers = Buyers(self._ring, secret, settings.caps)
+        app = web.Application(middlewares=[envelope_middleware(self._doorkeeper())], client_max_size=0)
+        self._add_routes(app, directory, buyers)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,
+            shutdown_timeout=settings.timers.shutdown,
+            keepalive_timeout=settings.timers.idle_connection,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner, settings.host, settings.port, ssl_context=self._tls, reuse_address=True
+        )
+        try:
+            await site.start()
+        except BaseException:
+            await self._runner.cleanup()
+            raise
+        self.url = self._address()
+        log.info("gateway_started", url=self.url, open=buyers.open, contract=settings.contract)
+
+    def _doorkeeper(self) -> Doorkeeper:
+        access = self.settings.access
+        return Doorkeeper(self.settings.host, access.hosts, access.origins)
+
+    def _add_routes(self, app: web.Application, directory: Directory, buyers: Buyers) -> None:
+        settings, broker = self.settings, self.broker
+        chat = Chat(settings, directory, broker, buyers)
+        models = Models(directory, broker, buyers, int(settings.wall_clock()))
+        status = Status(settings, directory, broker, self.ledger)
+        rules = LinkRules(
+            gateway_id=f"gw_{secrets.token_hex(8)}",
+            tokens=settings.access.provider_tokens,
+            timers=settings.timers,
+            most=settings.caps.providers,
+            wall_ms=self._wall_ms,
+            nonces=deque(maxlen=64),
+        )
+
+        async def link(request: web.Request) -> web.StreamResponse:
+            return await Peer(self.switchboard, rules).serve(request, self._peers)
+
+        for prefix in ("/v1", ""):
+            app.router.add_post(f"{prefix}/chat/completions", chat.handle)
+            app.router.add_get(f"{prefix}/models", models.list)
+            app.router.add_get(prefix + "/models/{model:.+}", models.one)
+        app.router.add_get("/health", status.health)
+        app.router.add_get("/v1/status", status.status)
+        app.router.add_get("/v1/providers/keys", status.keys)
+        app.router.add_post("/v1/providers/{provider_id}/status", status.report)
+        app.router.add_get(LINK_PATH, link)
+
+    def _address(self) -> str:
+        assert self._runner is not None
+        host, port = self._runner.addresses[0][:2]
+        shown = f"[{host}]" if ":" in host else host
+        return f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
+
+    @property
+    def link_url(self) -> str:
+        """What a provider dials."""
+        return self.url.replace("http", "ws", 1) + LINK_PATH
+
+    async def aclose(self) -> None:
+        """End running streams in a retryable error, close links so that they come back, free the port."""
+        if self._runner is None:
+            return
+        for site in [*self._runner.sites]:
+            await site.stop()
+        self.broker.shut(
+            ApiError(ErrorCode.NO_PROVIDER_AVAILABLE, "The gateway is restarting.", retry_after_ms=2000)
+        )
+        for peer in [*self._peers]:
+            peer.close(CloseCode.RESTART, "the gateway is restarting")
+        await self._runner.cleanup()
+        await self.ledger.aclose()
+        self._runner = None
+
+
+def create_gateway(settings: GatewaySettings) -> LocalGateway:
+    """A gateway that isn't started yet. Raises `GatewayConfigError`."""
+    return LocalGateway(settings)
