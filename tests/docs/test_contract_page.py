@@ -211,9 +211,9 @@ def test_text_from_a_stream(example: Any) -> None:
 
 def test_no_call_is_taken_from_a_stream_that_ended_in_an_error(example: Any) -> None:
     error = ApiError(ErrorCode.MALFORMED_TOOL_CALL, "The call broke off.", inference_ran=True)
-    with gateway([*HEAD, TAIL, error.envelope("req_1"), "[DONE]"]) as (client, _):
-        with pytest.raises(APIError) as caught:
-            example("rebuild_from_stream").stream(client, "m", "Weather in Oslo?")
+    lines = [*HEAD, TAIL, error.envelope("req_1"), "[DONE]"]
+    with gateway(lines) as (client, _), pytest.raises(APIError) as caught:
+        example("rebuild_from_stream").stream(client, "m", "Weather in Oslo?")
     assert caught.value.code == "malformed_tool_call"
 
 
