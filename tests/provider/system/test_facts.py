@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ GPU = '+-o AGXAcceleratorG14G  <class AGXAcceleratorG14G>\n    {\n      "gpu-cor
 @pytest.fixture
 def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(FAKES), prepend=":")
+    monkeypatch.setenv("FAKE_PYTHON", sys.executable)
     monkeypatch.setenv("FAKE_MAC", str(tmp_path / "answers.json"))
     (tmp_path / "answers.json").write_text("{}")
     return tmp_path / "answers.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import plistlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ class FakeLaunchd:
 @pytest.fixture
 def launchd_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLaunchd:
     monkeypatch.setenv("PATH", f"{FAKES / 'macos'}:/usr/bin:/bin", prepend=":")
+    monkeypatch.setenv("FAKE_PYTHON", sys.executable)
     monkeypatch.setenv("FAKE_LAUNCHD", str(tmp_path / "launchd.json"))
     return FakeLaunchd(tmp_path / "launchd.json")
 
@@ -231,6 +233,7 @@ def test_without_launchctl_the_message_says_so(
 @pytest.fixture
 def systemd_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{FAKES / 'linux'}:/usr/bin:/bin", prepend=":")
+    monkeypatch.setenv("FAKE_PYTHON", sys.executable)
     monkeypatch.setenv("FAKE_SYSTEMD", str(tmp_path / "systemd.json"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "systemd.json").write_text(json.dumps({"enabled": False, "running": False}))
