@@ -1,7 +1,7 @@
 """A stand-in for `systemctl --user` that keeps its state in $FAKE_SYSTEMD (JSON) and starts nothing.
 
-State: {"known", "enabled", "running", "last_exit", "no_bus", "calls"}. Texts: systemctl(1), systemd 255; without a
-session bus, as root over SSH: "Failed to connect to bus: No medium found".
+State: {"known", "enabled", "running", "last_exit", "no_bus", "calls"}. Texts: systemctl(1), systemd
+255; without a session bus, as root over SSH: "Failed to connect to bus: No medium found".
 """
 
 import json

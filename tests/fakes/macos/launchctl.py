@@ -4,15 +4,15 @@ State: {"uid", "gui": someone is logged in at the screen, "disabled": [labels], 
 "pid", "last_exit", "leaving": looks until it is gone}}, "bootout_looks": how many, "eio": how many bootstraps
 still fail with error 5, "gui_broken": every bootstrap in gui does, "calls": what was asked}.
 
-Texts and codes:
-  print, missing service   113, "Could not find service …"       github.com/msitarzewski/brew-browser/pull/51
-  print gui, no login      125, "Domain does not support …"      github.com/duh17/oppi/issues/38
-  bootstrap, error 5       "Bootstrap failed: 5: Input/output error" + hint   github.com/pirj/noclamshell/issues/25
-  …while booting out       the same                             github.com/openclaw/openclaw/issues/136453
-  …in gui, never in user   the same                             github.com/Homebrew/homebrew-services/issues/528
-  bootout, missing         3, "Boot-out failed: 3: No such process"           launchctl(1), errno ESRCH
-  print: state, pid, last exit code; "SIGTERMed" while leaving   github.com/kxn/codex-remote-feishu/issues/914
-  print-disabled           '"label" => disabled' (macOS 13+)      launchctl(1)
+Texts and codes, with where they were seen (paths on github.com):
+  print, missing service: 113, "Could not find service …"     msitarzewski/brew-browser/pull/51
+  print gui, no login: 125, "Domain does not support …"       duh17/oppi/issues/38
+  bootstrap: "Bootstrap failed: 5: Input/output error"        pirj/noclamshell/issues/25
+  … while booting out: the same                               openclaw/openclaw/issues/136453
+  … in gui, never in user: the same                           Homebrew/homebrew-services/issues/528
+  bootout, missing: 3, "Boot-out failed: 3: No such process"  launchctl(1), errno ESRCH
+  print: state, pid, last exit code; "SIGTERMed"              kxn/codex-remote-feishu/issues/914
+  print-disabled: '"label" => disabled' (macOS 13 on)         launchctl(1)
 """
 
 import json
