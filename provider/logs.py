@@ -7,9 +7,11 @@ whose key names such a thing is dropped here as a last guard.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import MutableMapping
-from typing import Any, Literal, TextIO
+from pathlib import Path
+from typing import Any, Literal, Protocol, TextIO, cast
 
 import structlog
 
@@ -31,10 +33,66 @@ FORBIDDEN_KEYS = frozenset(
 )
 
 
+class LogStream(Protocol):
+    """What logs are written to."""
+
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+    def isatty(self) -> bool: ...
+
+
+LOG_FILE_BYTES = 10 * 1024 * 1024
+LOG_FILES = 5
+
+
+class RotatingFile:
+    """A log file that never grows past `limit` bytes: then it becomes `.1`, `.1` becomes `.2`, up to `files`.
+
+    For this user alone. A line is written whole or not at all; a full disk loses lines, never the daemon.
+    """
+
+    def __init__(self, file: Path, *, limit: int = LOG_FILE_BYTES, files: int = LOG_FILES) -> None:
+        self._file = file
+        self._limit = limit
+        self._files = files
+        self._descriptor = self._open()
+
+    def write(self, text: str, /) -> None:
+        data = text.encode("utf-8", "backslashreplace")
+        try:
+            if os.fstat(self._descriptor).st_size + len(data) > self._limit:
+                self._rotate()
+            os.write(self._descriptor, data)
+        except OSError:
+            pass
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def _open(self) -> int:
+        return os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def _rotate(self) -> None:
+        for number in range(self._files - 1, 0, -1):
+            older = self._file if number == 1 else self._file.with_name(f"{self._file.name}.{number - 1}")
+            if older.exists():
+                os.replace(older, self._file.with_name(f"{self._file.name}.{number}"))
+        os.close(self._descriptor)
+        self._descriptor = self._open()
+
+
 def configure_logs(
     level: Literal["debug", "info", "warning", "error"] = "info",
     style: Literal["auto", "console", "json"] = "auto",
-    stream: TextIO | None = None,
+    stream: LogStream | None = None,
 ) -> None:
     """Set up logging for this process. `auto`: console on a terminal, JSON elsewhere."""
     out = stream or sys.stderr
@@ -56,7 +114,7 @@ def configure_logs(
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.PrintLoggerFactory(out),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, out)),
         cache_logger_on_first_use=False,
     )
     # Libraries log through the standard module; their warnings belong in the same place.

@@ -4,11 +4,12 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 
-from provider.logs import configure_logs
+from provider.logs import RotatingFile, configure_logs
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +49,26 @@ def test_the_level_is_a_threshold() -> None:
     structlog.get_logger().error("loud")
     assert "quiet" not in out.getvalue()
     assert "loud" in out.getvalue()
+
+
+def test_a_log_file_stays_within_its_bounds(tmp_path: Path) -> None:
+    file = tmp_path / "daemon.log"
+    log = RotatingFile(file, limit=100, files=3)
+    for number in range(100):
+        log.write(f"line {number:04}\n")
+    log.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["daemon.log", "daemon.log.1", "daemon.log.2"]
+    assert all(path.stat().st_size <= 100 for path in tmp_path.iterdir())
+    assert file.stat().st_mode & 0o777 == 0o600
+    kept = "".join((tmp_path / f"daemon.log{suffix}").read_text() for suffix in (".2", ".1", ""))
+    assert kept.splitlines() == [f"line {number:04}" for number in range(70, 100)]
+        "0099\n"
+    )
+
+
+def test_the_daemon_logs_to_such_a_file(tmp_path: Path) -> None:
+    log = RotatingFile(tmp_path / "daemon.log")
+    configure_logs("info", "auto", log)
+    structlog.get_logger().info("started", port=8080)
+    log.close()
+    assert json.loads((tmp_path / "daemon.log").read_text())["port"] == 8080
