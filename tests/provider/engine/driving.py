@@ -65,9 +65,7 @@ class Outcome:
 
 def ask(text: str, model: str = "qwen3-test", **fields: Any) -> GenerationRequest:
     messages = fields.pop("messages", [{"role": "user", "content": text}])
-    return GenerationRequest(
-        generation_id=f"test-{next(_counter)}", model=model, messages=messages, **fields
-    )
+    return GenerationRequest(generation_id=f"test-{next(_counter)}", model=model, messages=messages, **fields)
 
 
 async def until_admitted(generation: Generation) -> Outcome:

@@ -31,9 +31,7 @@ def test_reads_every_field_and_skips_blank_lines(tmp_path: Path) -> None:
     )
     path.write_text("\n" + path.read_text(encoding="utf-8") + "\n\n", encoding="utf-8")
     first, second = load_script(path)
-    assert first == ScriptLine(
-        "Sunny \u2028 today", "weather", "length", 1, 2.5, 7, "raise", 3, True
-    )
+    assert first == ScriptLine("Sunny \u2028 today", "weather", "length", 1, 2.5, 7, "raise", 3, True)
     assert second == ScriptLine("Anything.")
 
 

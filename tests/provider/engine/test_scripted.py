@@ -26,9 +26,7 @@ MODEL = ModelSpec("qwen3-test", Family.QWEN, context_length=1000, max_output_tok
 
 def scripted(tmp_path: Path, *lines: dict[str, Any], **settings: Any) -> EngineSettings:
     path = write_script(tmp_path / "script.jsonl", *lines)
-    return EngineSettings(
-        **({"backend": "scripted", "models": (MODEL,), "script": path} | settings)
-    )
+    return EngineSettings(**({"backend": "scripted", "models": (MODEL,), "script": path} | settings))
 
 
 @pytest.mark.asyncio
