@@ -62,8 +62,6 @@ def test_a_log_file_stays_within_its_bounds(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
     kept = "".join((tmp_path / f"daemon.log{suffix}").read_text() for suffix in (".2", ".1", ""))
     assert kept.splitlines() == [f"line {number:04}" for number in range(70, 100)]
-        "0099\n"
-    )
 
 
 def test_the_daemon_logs_to_such_a_file(tmp_path: Path) -> None:
