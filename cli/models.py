@@ -7,16 +7,24 @@ import sys
 from pathlib import Path
 
 from cli.setup import load_config, paths
+from gateway_protocol.families import Family
 from provider.config import Settings
 from provider.models.library import ModelLibrary, ModelOverride
 
 
 def library(settings: Settings, folder: Path) -> ModelLibrary:
     """The model library as configured."""
-    return ModelLibrary(
-        folder,
-        {model_id: ModelOverride(**dict(section)) for model_id, section in settings.model.items()},
-    )
+    overrides = {
+        model_id: ModelOverride(
+            path=section.path,
+            tool_parser=Family(section.tool_parser) if section.tool_parser else None,
+            context_length=section.context_length,
+            max_output_tokens=section.max_output_tokens,
+            revision=section.revision,
+        )
+        for model_id, section in settings.model.items()
+    }
+    return ModelLibrary(folder, overrides)
 
 
 def report(line: str) -> None:

@@ -1,0 +1,64 @@
+"""`start` and `gateway`: check the command line, then hand over to `provider.app`.
+
+That is imported last: a typing mistake is told at once, not after everything is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from cli.setup import config_file as locate
+from cli.setup import load_config, paths
+from provider.errors import UsageError
+
+
+def start(
+    *,
+    local: bool,
+    gateway: str | None,
+    models: list[str],
+    port: str | None,
+    engine: str | None,
+    script: Path | None,
+    config_file: Path | None,
+    service: bool,
+) -> None:
+    """Serve until a signal or `stop`. Raises `UsageError` for flags that don't go together."""
+    if port is not None and not local:
+        raise UsageError("--port is the local gateway's port; give --local with it")
+    if gateway is not None and local:
+        raise UsageError("--gateway and --local don't go together: --local serves a gateway of its own")
+    flags: dict[str, Any] = {
+        "gateway.url": gateway,
+        "engine.kind": engine,
+        "engine.models": models or None,
+        "engine.script": str(script) if script else None,
+        "local_gateway.port": port,
+    }
+    if not service:
+        # Told before anything is touched; the service itself waits for the file to be mended.
+        load_config(config_file, flags)
+    from provider.app import run_start
+
+    code = asyncio.run(
+        run_start(
+            lambda: load_config(config_file, flags),
+            paths(),
+            config_file=locate(config_file)[0],
+            local=local,
+            service=service,
+        )
+    )
+    raise typer.Exit(code)
+
+
+def gateway(*, host: str | None, port: str | None, config_file: Path | None) -> None:
+    """Serve the gateway alone until a signal."""
+    loaded = load_config(config_file, {"local_gateway.host": host, "local_gateway.port": port})
+    from provider.app import run_gateway
+
+    raise typer.Exit(asyncio.run(run_gateway(loaded)))
