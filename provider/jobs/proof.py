@@ -26,9 +26,9 @@ from gateway_protocol.signing import ProviderKey
 from provider.jobs.pieces import Piece, delta_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Signer:
-    """Who signs. `wall_ms`: milliseconds since the epoch, for `issued_at_ms`."""
+    """Who signs. `key` may be replaced (rotation). `wall_ms`: milliseconds since the epoch."""
 
     key: ProviderKey
     provider_id: str

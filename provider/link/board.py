@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -26,6 +27,7 @@ class LinkBoard:
     """Written by the supervisor and the connection, read by whoever shows status.
 
     `clock`: seconds, monotonic; `reconnect_at` is on it. `reasons`: the gateway's, why no jobs come.
+    `news` is set at each change, and then replaced.
     """
 
     gateway: str
@@ -40,14 +42,17 @@ class LinkBoard:
     links: int = 0
     minimum_version: str | None = None
     recommended_version: str | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def dialling(self) -> None:
         self.stage = LinkStage.DIALLING
         self.reconnect_at = None
         self.attempts += 1
+        self._tell()
 
     def registering(self) -> None:
         self.stage = LinkStage.REGISTERING
+        self._tell()
 
     def registered(self, registered: Registered) -> None:
         self.stage = LinkStage.REGISTERED
@@ -55,6 +60,7 @@ class LinkBoard:
         self.minimum_version = registered.minimum_version
         self.recommended_version = registered.recommended_version
         self.links += 1
+        self._tell()
 
     def heard(self, ack: HeartbeatAck) -> None:
         self.routable = ack.routable
@@ -62,6 +68,7 @@ class LinkBoard:
         if self.routable:
             # What went wrong before no longer explains anything.
             self.last_error = None
+        self._tell()
 
     def lost(self, error: str) -> None:
         self.stage = LinkStage.IDLE
@@ -69,14 +76,21 @@ class LinkBoard:
         self.routable = None
         self.reasons = ()
         self.last_error = error
+        self._tell()
 
     def waiting(self, delay_s: float) -> None:
         self.stage = LinkStage.WAITING
         self.reconnect_at = self.clock() + delay_s
+        self._tell()
 
     def stopped(self) -> None:
         self.stage = LinkStage.STOPPED
         self.reconnect_at = None
+        self._tell()
+
+    def _tell(self) -> None:
+        self.news.set()
+        self.news = asyncio.Event()
 
     def document(self) -> dict[str, Any]:
         """The `link` member of the status document."""

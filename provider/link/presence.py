@@ -51,17 +51,20 @@ class Profile:
 
 
 class Presence:
-    """Builds the two frames from what the engine and the jobs say at that moment."""
+    """Builds the two frames from what the engine and the jobs say at that moment.
+
+    `identity` may be replaced between two links (rotation).
+    """
 
     def __init__(self, *, identity: Identity, profile: Profile, engine: Engine, jobs: JobDispatcher) -> None:
-        self._identity = identity
+        self.identity = identity
         self._profile = profile
         self._engine = engine
         self._jobs = jobs
 
     def register(self, challenge: Challenge, gateway_url: str) -> Register:
         """The answer to `challenge`, signed for the origin that was dialled."""
-        identity, profile = self._identity, self._profile
+        identity, profile = self.identity, self._profile
         status = self._engine.status()
         return Register(
             protocol_version=PROTOCOL_VERSION,

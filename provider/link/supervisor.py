@@ -1,4 +1,4 @@
-"""The one loop that keeps a link: dial, live, wait, dial again; or stop where dialling can't help.
+"""The one loop that keeps a link: dial, live, wait, dial again; it ends where dialling can't help.
 
 ┌─▶ dial ─▶ connection lives … ends ─▶ verdict ──retry, wait──▶ delay ─┐
 │                                        └──stop──▶ wait for a change ─┤  (or return, if not to stay)
@@ -37,10 +37,7 @@ class LinkEnd:
 
 
 class Supervisor:
-    """`run` is the loop; `poke` ends any waiting now, `close` ends the loop once the link is closed.
-
-    `stay`: after a stop verdict wait for `poke` (a service whose owner may mend things), else return.
-    """
+    """`run` is the loop; `poke` ends any waiting now, `close` ends the loop once the link is closed."""
 
     def __init__(
         self,
@@ -48,12 +45,10 @@ class Supervisor:
         *,
         backoff: Backoff,
         board: LinkBoard,
-        stay: bool = False,
     ) -> None:
         self._dial = dial
         self._backoff = backoff
         self._board = board
-        self._stay = stay
         self._poked = asyncio.Event()
         self._closing = False
 
@@ -67,19 +62,15 @@ class Supervisor:
             if self._closing:
                 return None
             log.info("link_ended", reason=end.reason, detail=end.detail, verdict=end.verdict.value)
-            if end.verdict is not Verdict.STOP:
-                await self._wait(end)
-            elif self._stay:
-                self._board.stopped()
-                await self._poked.wait()
-                self._backoff.reset()
-            else:
+            if end.verdict is Verdict.STOP:
                 self._board.stopped()
                 return end
+            await self._wait(end)
         return None
 
     def poke(self) -> None:
-        """Something changed here (configuration, network): don't wait any longer."""
+        """Something changed here, so what failed before says nothing about the next try: make it now."""
+        self._backoff.reset()
         self._poked.set()
 
     def close(self) -> None:

@@ -1,0 +1,181 @@
+"""The composition root: from a checked configuration to a daemon or a gateway at work.
+
+    run_start ─▶ lock ─▶ Daemon (signals, control socket) ─▶ prepare ─▶ Serving (engine, jobs, link, gateway)
+    run_gateway ─▶ the gateway alone
+
+Only here is the configuration turned into the plain values that every other room takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from platform import python_version
+
+from gateway_protocol.families import Family
+from gateway_protocol.messages import Machine, Software
+from provider.config import LoadedConfig, Settings
+from provider.daemon import Daemon, on_signals, say
+from provider.engine.spec import EngineSettings, ModelSpec
+from provider.jobs.plan import AnswerRules
+from provider.link.dial import LinkSettings
+from provider.link.presence import Identity
+from provider.local_gateway.settings import GatewaySettings, Timers
+from provider.logs import configure_logs
+from provider.models.catalogue import DEMO_MODEL
+from provider.models.library import ModelLibrary, ModelOverride
+from provider.serving import ServingPlan, start_gateway
+from provider.system.facts import this_machine
+from provider.system.identity import StoredIdentity, load_identity, rotate_key
+from provider.system.lock import acquire
+from provider.system.paths import Paths
+
+Load = Callable[[], LoadedConfig]
+
+
+async def run_start(load: Load, paths: Paths, *, config_file: Path, local: bool, service: bool) -> int:
+    """The daemon. Returns the exit code; raises `ProviderError` for what the user must know.
+
+    `load` reads and checks the configuration, each time it is called. `config_file`: what it reads.
+    """
+    paths.create()
+    token_file: Path | None = None
+
+    def prepare() -> ServingPlan:
+        nonlocal token_file
+        settings = load().settings
+        token_file = settings.gateway.token_file
+        configure_logs(settings.log.level, settings.log.format)
+        return serving_plan(settings, paths, local=local)
+
+    with acquire(paths.lock_file):
+        daemon = Daemon(
+            control_socket=paths.control_socket,
+            config_file=config_file,
+            watched=lambda: (config_file, *([] if token_file is None else [token_file])),
+            prepare=prepare,
+            rotate=lambda: _identity(rotate_key(paths.state)),
+            version=product_version(),
+            service=service,
+        )
+        return await daemon.run()
+
+
+async def run_gateway(loaded: LoadedConfig) -> int:
+    """Only the gateway, until a signal."""
+    settings = loaded.settings
+    configure_logs(settings.log.level, settings.log.format)
+    stopping = asyncio.Event()
+    on_signals(stopping.set)
+    gateway = await start_gateway(gateway_settings(settings))
+    say(f"ready: {gateway.url}/v1")
+    say(f"to serve it: malibu-provider start --gateway {gateway.link_url}")
+    await stopping.wait()
+    await gateway.aclose()
+    return 0
+
+
+def product_version() -> str:
+    return installed_version("malibu-provider")
+
+
+def serving_plan(settings: Settings, paths: Paths, *, local: bool) -> ServingPlan:
+    """Everything that serving needs. Blocks: reads files, may fetch models."""
+    hardware = this_machine(paths.state).hardware()
+    return ServingPlan(
+        engine=engine_settings(settings, find_models(settings, paths)),
+        rules=answer_rules(settings),
+        link=LinkSettings(
+            url=settings.gateway.url,
+            token_file=None if local else settings.gateway.token_file,
+            allow_insecure=settings.gateway.allow_insecure,
+            user_agent=f"malibu-provider/{product_version()}",
+        ),
+        gateway=gateway_settings(settings) if local else None,
+        identity=_identity(load_identity(paths.state)),
+        software=Software(
+            name="malibu-provider",
+            version=product_version(),
+            mlx=installed_version("mlx"),
+            mlx_lm=installed_version("mlx-lm"),
+            python=python_version(),
+        ),
+        machine=Machine(
+            chip=hardware.chip,
+            memory_bytes=hardware.memory_bytes,
+            gpu_cores=hardware.gpu_cores,
+            os=hardware.os,
+        ),
+        drain_seconds=settings.drain.seconds,
+    )
+
+
+def find_models(settings: Settings, paths: Paths) -> tuple[ModelSpec, ...]:
+    """What the engine is to serve; a model that isn't here is fetched, with progress on stderr. Blocks."""
+    library = model_library(settings, paths)
+    specs = []
+    for name in settings.engine.models or (DEMO_MODEL,):
+        model = library.identify(name)
+        folder = None
+        if settings.engine.kind == "mlx":
+            folder = library.find(model) or library.pull(model, say)
+        specs.append(library.spec(model, folder))
+    return tuple(specs)
+
+
+def model_library(settings: Settings, paths: Paths) -> ModelLibrary:
+    """The user's models, with what the configuration says of each."""
+    overrides = {
+        name: ModelOverride(
+            path=section.path,
+            tool_parser=None if section.tool_parser is None else Family(section.tool_parser),
+            context_length=section.context_length,
+            max_output_tokens=section.max_output_tokens,
+        )
+        for name, section in settings.model.items()
+    }
+    return ModelLibrary(paths.models, overrides)
+
+
+def answer_rules(settings: Settings) -> AnswerRules:
+    return AnswerRules(
+        contract=settings.contract,
+        streaming=settings.tools.streaming,
+        force=settings.tools.force,
+        parallel_when_omitted=settings.tools.parallel_when_omitted,
+        max_messages=settings.limits.messages,
+    )
+
+
+def engine_settings(settings: Settings, models: tuple[ModelSpec, ...]) -> EngineSettings:
+    return EngineSettings(
+        backend=settings.engine.kind,
+        models=models,
+        slots=settings.engine.slots,
+        queue_seconds=settings.queue.seconds,
+        script=settings.engine.script,
+    )
+
+
+def gateway_settings(settings: Settings) -> GatewaySettings:
+    dispatch = settings.dispatch
+    return GatewaySettings(
+        host=settings.local_gateway.host,
+        port=settings.local_gateway.port,
+        contract=settings.contract,
+        max_messages=settings.limits.messages,
+        force_tools=settings.tools.force,
+        queue_seconds=dispatch.queue_seconds,
+        queue_length=dispatch.queue_length,
+        timers=Timers(
+            first_content=dispatch.first_content_seconds,
+            job_deadline=dispatch.deadline_seconds,
+            resume_window=dispatch.resume_seconds,
+        ),
+    )
+
+
+def _identity(stored: StoredIdentity) -> Identity:
+    return Identity(stored.provider_id, stored.key, stored.previous)

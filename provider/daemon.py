@@ -1,0 +1,270 @@
+"""One daemon process: signals, control socket, and serving again after a fault that its owner has mended.
+
+starting ─▶ serving ─▶ draining ─▶ exit 0
+    └── fault ─▶ raised (exit ≠ 0), or as a service: idle ─▶ its files change ─▶ starting
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import structlog
+
+from provider.errors import ConfigError, ProviderError, UsageError
+from provider.link.presence import Identity
+from provider.serving import Serving, ServingPlan
+from provider.status.control import ControlServer
+from provider.status.document import ProcessFacts, process_part
+from provider.system.watchdog import LoopWatchdog
+
+log = structlog.get_logger()
+
+Result = TypeVar("Result")
+
+# An idle service looks at its files so often; what may heal by itself is tried again so often.
+_LOOK_SECONDS = 2.0
+_RETRY_SECONDS = 60.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Refused(ProviderError):
+    """The gateway's refusal, which no restart cures."""
+
+
+class Daemon:
+    """Its control socket answers from beginning to end, whatever state serving is in.
+
+    `prepare` reads configuration, identity and models, each time it is called; it may block for long and
+    raises `ProviderError`. `rotate` makes a new key. `watched`: files whose change may cure a fault.
+    """
+
+    def __init__(
+        self,
+        *,
+        control_socket: Path,
+        config_file: Path,
+        watched: Callable[[], tuple[Path, ...]],
+        prepare: Callable[[], ServingPlan],
+        rotate: Callable[[], Identity],
+        version: str,
+        service: bool,
+    ) -> None:
+        self._control_socket = control_socket
+        self._config_file = config_file
+        self._watched = watched
+        self._prepare = prepare
+        self._rotate = rotate
+        self._version = version
+        self._service = service
+        self._state = "starting"
+        self._reason: str | None = None
+        self._began = time.monotonic()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._serving: Serving | None = None
+
+    async def run(self) -> int:
+        """The exit code. Raises `ProviderError` for what the user must know."""
+        on_signals(self._stop)
+        watchdog = LoopWatchdog()
+        watchdog.start()
+        control = ControlServer(
+            self._control_socket,
+            status=self.document,
+            commands={
+                "stop": self._command_stop,
+                "pause": self._command_pause,
+                "resume": self._command_resume,
+                "rotate-key": self._command_rotate_key,
+            },
+        )
+        await control.start()
+        try:
+            while not self._stopping.is_set():
+                await self._serve_or_idle()
+        finally:
+            await control.aclose()
+            watchdog.stop()
+        return 0
+
+    async def _serve_or_idle(self) -> None:
+        """Serve once. A fault is raised, or under the service waited out."""
+        files = self._fingerprint()
+        try:
+            await self._serve()
+        except ProviderError as error:
+            if not self._service:
+                raise
+            self._state, self._reason = "idle", "; ".join(error.lines)
+            log.error("idle", reason=self._reason)
+            # Configuration changes only with its file; a port, a disk, a download may be well in a minute.
+            heals = not isinstance(error, ConfigError | UsageError | Refused)
+            await self._until_changed(files, heals=heals)
+
+    async def _serve(self) -> None:
+        self._state, self._reason = "starting", None
+        plan = await self._unless_stopped(self._prepare)
+        if plan is None:
+            return
+        serving = self._serving = Serving(plan, stopping=self._stopping, hurry=self._hurry)
+        announcement = asyncio.create_task(self._announce(serving), name="announcement")
+        try:
+            end = await serving.run()
+        finally:
+            announcement.cancel()
+            self._serving = None
+        if end is not None:
+            raise Refused(f"{serving.board.gateway} doesn't take this provider: {end}")
+
+    async def _announce(self, serving: Serving) -> None:
+        """Say once that requests are answered now, and how to make one."""
+        await serving.routable()
+        if self._state == "starting":
+            self._state = "serving"
+        models = list(serving.engine.models())
+        origin, key = _buyers_view(serving)
+        say(f"ready: {origin}/v1 (model {', '.join(models)})")
+        say(
+            f"try: curl {origin}/v1/chat/completions{key} -H 'Content-Type: application/json'"
+            f' -d \'{{"model": "{models[0]}", "messages": [{{"role": "user", "content": "Hello"}}]}}\''
+        )
+
+    # --- stop, idle ----------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """First: finish what is under way. Again: end now."""
+        if self._stopping.is_set():
+            self._hurry.set()
+            return
+        self._state = "draining"
+        self._stopping.set()
+
+    async def _until_changed(self, files: object, *, heals: bool) -> None:
+        waited = 0.0
+        while not self._stopping.is_set() and self._fingerprint() == files:
+            if heals and waited >= _RETRY_SECONDS:
+                return
+            try:
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._stopping.wait()
+            except TimeoutError:
+                waited += _LOOK_SECONDS
+
+    def _fingerprint(self) -> object:
+        return tuple(_stamp(file) for file in self._watched())
+
+    async def _unless_stopped(self, work: Callable[[], Result]) -> Result | None:
+        """`work` in a thread that the process's end doesn't wait for; `None` when the stop came first."""
+        future = _in_daemon_thread(work)
+        stop = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([future, stop], return_when=asyncio.FIRST_COMPLETED)
+            return await future if future.done() else None
+        finally:
+            future.cancel()
+            stop.cancel()
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def document(self) -> dict[str, Any]:
+        """The status document."""
+        serving = self._serving
+        identity = None if serving is None else serving.identity
+        facts = ProcessFacts(
+            state=self._state,
+            reason=self._reason,
+            version=self._version,
+            uptime_s=time.monotonic() - self._began,
+            contract=None if serving is None else serving.contract,
+            provider_id=None if identity is None else identity.provider_id,
+            key_id=None if identity is None else identity.key.key_id,
+            config_file=str(self._config_file),
+            local_url=None if serving is None or serving.gateway is None else serving.gateway.url,
+        )
+        nothing: dict[str, Any] = dict.fromkeys(("engine", "link", "jobs", "counters"))
+        rest = {**nothing, "models": []} if serving is None else serving.document()
+        return {"process": process_part(facts), **rest}
+
+    async def _command_stop(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        asyncio.get_running_loop().call_soon(self._stop)
+        return {"stopping": True}
+
+    async def _command_pause(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._serving is not None:
+            self._serving.jobs.pause("paused by its owner")
+        return {"paused": self._serving is not None}
+
+    async def _command_resume(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._serving is not None:
+            self._serving.jobs.resume()
+        return {"paused": False}
+
+    async def _command_rotate_key(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        identity = await asyncio.to_thread(self._rotate)
+        if self._serving is not None:
+            await self._serving.adopt(identity)
+        return {"provider_id": identity.provider_id, "key_id": identity.key.key_id}
+
+
+def on_signals(handler: Callable[[], None]) -> None:
+    """Call `handler` at each signal that asks the process to end."""
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, handler)
+
+
+def say(line: str) -> None:
+    """A line for the person at the terminal."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _buyers_view(serving: Serving) -> tuple[str, str]:
+    """The origin that buyers call, and what a request to it needs besides."""
+    if serving.gateway is not None:
+        return serving.gateway.url, ""
+    parts = urlsplit(serving.board.gateway)
+    scheme = "https" if parts.scheme == "wss" else "http"
+    return f"{scheme}://{parts.netloc}", ' -H "Authorization: Bearer $API_KEY"'
+
+
+def _in_daemon_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """Run blocking `work` in a thread of its own, which may be left behind when the process ends."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def body() -> None:
+        try:
+            outcome: tuple[Result | None, BaseException | None] = (work(), None)
+        except BaseException as error:
+            outcome = (None, error)
+        try:
+            loop.call_soon_threadsafe(settle, *outcome)
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits any more
+
+    threading.Thread(target=body, name="blocking-work", daemon=True).start()
+    return future
+
+
+def _stamp(file: Path) -> tuple[int, int, int] | None:
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino

@@ -1,0 +1,86 @@
+"""The status document, `GET /status` on the control socket: layer by layer, each with its reason.
+
+process ─▶ engine ─▶ models ─▶ link (connected, registered, routable) ─▶ jobs now ─▶ counters
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway_protocol.messages import Counters
+from provider.engine.base import EngineStatus, ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """`state`: starting, serving, draining, idle. `reason`: why it is idle, in words. Times in seconds."""
+
+    state: str
+    reason: str | None
+    version: str
+    uptime_s: float
+    contract: str | None
+    provider_id: str | None
+    key_id: str | None
+    config_file: str
+    local_url: str | None
+
+
+def process_part(facts: ProcessFacts) -> dict[str, Any]:
+    return {
+        "state": facts.state,
+        "reason": facts.reason,
+        "pid": os.getpid(),
+        "version": facts.version,
+        "uptime_s": round(facts.uptime_s, 1),
+        "contract": facts.contract,
+        "provider_id": facts.provider_id,
+        "key_id": facts.key_id,
+        "config_file": facts.config_file,
+        "local_url": facts.local_url,
+    }
+
+
+def engine_part(status: EngineStatus) -> dict[str, Any]:
+    return {
+        "ready": status.ready,
+        "reason": status.detail,
+        "device": status.device,
+        "slots_total": status.slots_total,
+        "slots_free": status.slots_free,
+        "queued": status.queued,
+        "running": status.running,
+        "restarts": status.restarts,
+        "steps": status.steps,
+        "generated_tokens": status.generated_tokens,
+        "submitted": status.submitted,
+        "cancels": status.cancels,
+        "child_pid": status.child_pid,
+        "memory": {
+            "active_bytes": status.active_bytes,
+            "cache_bytes": status.cache_bytes,
+            "limit_bytes": status.limit_bytes,
+        },
+    }
+
+
+def models_part(infos: Mapping[str, ModelInfo], status: EngineStatus) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": info.id,
+            "state": str(status.models[info.id]) if info.id in status.models else None,
+            "family": info.family.value,
+            "context_length": info.context_length,
+            "max_output_tokens": info.max_output_tokens,
+            "can_force": info.can_force,
+            "revision": info.revision,
+        }
+        for info in infos.values()
+    ]
+
+
+def counters_part(counters: Counters, rejected: int) -> dict[str, Any]:
+    return {**counters.model_dump(), "jobs_rejected": rejected}
