@@ -9,6 +9,7 @@ One event loop owns it; nothing here waits. A slot is promised in `_offer` and f
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection
 from functools import partial
 
@@ -235,7 +236,7 @@ class Broker:
 
     def _in_demand(self, models: Collection[str]) -> bool:
         since = self._loop.time() - self._settings.demand_seconds
-        return any(self._wanted.get(model, -1.0) >= since for model in models)
+        return any(self._wanted.get(model, -math.inf) >= since for model in models)
 
     def _ready_for(self, spec: JobSpec, tried: Collection[str]) -> bool:
         ready = self.dispatch.ready(spec.model)

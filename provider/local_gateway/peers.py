@@ -204,8 +204,11 @@ class Peer:
         if isinstance(result, Refused):
             log.warning("provider_refused", provider_id=register.provider_id, code=str(result.code))
             self._refuse(result)
-        else:
-            self._record = result
+            return
+        self._record = result
+        if self._watch_timer is not None:
+            self._watch_timer.cancel()
+        self._watch_timer = self._loop.call_later(self._rules.timers.heartbeat, self._watch)
 
     def _acknowledge(self) -> None:
         self._ack_timer = None

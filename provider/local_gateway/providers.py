@@ -73,7 +73,7 @@ class ProviderRecord:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """The numbers a version begins with: "1.2.0rc1" is (1, 2, 0)."""
+    """The numbers a version begins with: "1.2.0rc1" is (1, 2)."""
     numbers: list[int] = []
     for part in text.split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
@@ -82,6 +82,8 @@ def parse_version(text: str) -> tuple[int, ...]:
         numbers.append(int(digits))
         if digits != part:
             break
+    while numbers and numbers[-1] == 0:
+        numbers.pop()  # 1.2 and 1.2.0 are one version
     return tuple(numbers)
 
 

@@ -250,7 +250,7 @@ class Switchboard:
         mismatch = self._receipt_mismatch(record, attempt, ended)
         if mismatch is not None:
             log.warning("receipt_mismatch", provider_id=record.provider_id, field=mismatch)
-        if mismatch is not None or self._is_fault(frame):
+        if mismatch is not None or (job is not None and self._is_fault(frame)):
             self._broker.dispatch.failed(record.provider_id, now)
         elif isinstance(frame, JobCompleted):
             self._broker.dispatch.succeeded(record.provider_id, now)
