@@ -1,50 +1,145 @@
-"""What this machine has done, job by job: JSON Lines without any prompt, output or name of a buyer.
+"""What this machine has done: one JSON line for each job that ended, on this machine alone.
 
-A line is appended whole at a job's end, so `kill -9` loses no line that was written. The file is rotated.
+Counts, times and codes; never a prompt, an output or an argument. A line is written with one `write` to a
+file opened for appending, so a process that is killed has written all of it or none. `history.jsonl` becomes
+`history.1.jsonl` when it is full, that one `history.2.jsonl`, and so on; the oldest is deleted.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from provider.logs import RotatingFile
-
-FILE = "history.jsonl"
-FILE_BYTES = 10 * 1024 * 1024
-FILES = 5
+FILE_NAME = "history.jsonl"
+_FILE_BYTES = 10_000_000
+_OLD_FILES = 5
+_OLD = re.compile(r"history\.(\d+)\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One finished job. Times in milliseconds; `ttft_ms`: from the offer to the first token, if there was one.
+    """One ended job. `at_ms`: its end, since the epoch. `model`: `None` where it wasn't even looked at.
 
-    `at_ms`: its end, since the epoch. `code`: the error's, where it failed.
+    `end`: "completed", "failed", "cancelled", "rejected". `ttft_ms`: from the offer to the first token.
     """
 
     at_ms: int
     job_id: str
-    model: str
-    terminal: Literal["completed", "failed", "cancelled", "rejected"]
+    attempt: int
+    model: str | None
+    end: str
     finish_reason: str | None
-    code: str | None
+    error: str | None
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    ttft_ms: int | None
+    reasoning_tokens: int
     duration_ms: int
+    ttft_ms: int | None
+
+    def line(self) -> bytes:
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+_FIELDS = frozenset(field.name for field in fields(JobRecord))
+
+
+class HistoryFile:
+    """Appends records, in microseconds: fit for an event loop. Raises `OSError` on a full disk."""
+
+    def __init__(self, folder: Path, *, file_bytes: int = _FILE_BYTES, old_files: int = _OLD_FILES) -> None:
+        self._folder = folder
+        self._file_bytes = file_bytes
+        self._old_files = old_files
+        self._descriptor: int | None = None
+        self._size = 0
+        self._broken = False
+
+    def append(self, record: JobRecord) -> None:
+        if self._descriptor is None:
+            self._open()
+        assert self._descriptor is not None
+        line = record.line()
+        if self._broken:
+            # A line that a full disk cut short must not swallow this one.
+            line = b"\n" + line
+        written = os.write(self._descriptor, line)
+        self._size += written
+        self._broken = written < len(line)
+        if self._broken:
+            raise OSError("the disk took only a part of a line")
+        if self._size >= self._file_bytes:
+            self._rotate()
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(self._folder / FILE_NAME, flags, 0o600)
+        self._size = os.fstat(self._descriptor).st_size
+        # A machine that lost its power may have kept half a line.
+        self._broken = self._size > 0 and os.pread(self._descriptor, 1, self._size - 1) != b"\n"
+
+    def _rotate(self) -> None:
+        self.close()
+        # Only files up to the first gap move: a rotation that was cut off by a kill loses nothing.
+        filled = 0
+        while filled < self._old_files and self._old(filled + 1).exists():
+            filled += 1
+        for number in range(min(filled, self._old_files - 1), 0, -1):
+            self._old(number).replace(self._old(number + 1))
+        (self._folder / FILE_NAME).replace(self._old(1))
+
+    def _old(self, number: int) -> Path:
+        return self._folder / f"history.{number}.jsonl"
+
+
+def read_history(folder: Path, *, since_ms: int = 0) -> Iterator[JobRecord]:
+    """The records that ended at or after `since_ms`, oldest first. Lines that can't be read are skipped."""
+    numbered = [(int(match[1]), file) for file in _files(folder) if (match := _OLD.fullmatch(file.name))]
+    ordered = [file for _, file in sorted(numbered, reverse=True)]
+    for file in [*ordered, folder / FILE_NAME]:
+        try:
+            with file.open("rb") as lines:
+                yield from (
+                    record
+                    for line in lines
+                    if (record := _read(line)) is not None and record.at_ms >= since_ms
+                )
+        except FileNotFoundError:
+            continue
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _read(line: bytes) -> JobRecord | None:
+    """`None` for half a line, and for one of a future version that lacks what is known here."""
+    try:
+        document = json.loads(line)
+        return JobRecord(**{name: document[name] for name in _FIELDS})
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 @dataclass(slots=True)
-class DaySum:
-    """One day's work of one model, in the owner's time zone."""
+class Sum:
+    """What jobs have in common: their number by end, their tokens, their time in seconds."""
 
-    day: str
-    model: str
+    jobs: int = 0
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
@@ -52,55 +147,35 @@ class DaySum:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    busy_seconds: float = 0.0
-
-
-class History:
-    """Appends to the history under the state folder."""
-
-    def __init__(self, state: Path, *, limit: int = FILE_BYTES) -> None:
-        self._file = RotatingFile(state / FILE, limit=limit, files=FILES)
+    busy_s: float = 0.0
 
     def add(self, record: JobRecord) -> None:
-        self._file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
+        self.jobs += 1
+        if record.end in ("completed", "failed", "cancelled", "rejected"):
+            setattr(self, record.end, getattr(self, record.end) + 1)
+        self.prompt_tokens += record.prompt_tokens
+        self.cached_tokens += record.cached_tokens
+        self.completion_tokens += record.completion_tokens
+        self.busy_s += record.duration_ms / 1000
 
-    def close(self) -> None:
-        self._file.close()
-
-
-_NAMES = frozenset(field.name for field in fields(JobRecord))
-
-
-def read_history(state: Path) -> Iterator[JobRecord]:
-    """All records, oldest first. A line cut by a full disk, or of another version, is passed over."""
-    for number in range(FILES - 1, -1, -1):
-        file = state / (FILE if number == 0 else f"{FILE}.{number}")
-        if not file.is_file():
-            continue
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                record = _record(line)
-                if record is not None:
-                    yield record
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "busy_s": round(self.busy_s, 1)}
 
 
-def _record(line: str) -> JobRecord | None:
-    try:
-        document = json.loads(line)
-        return JobRecord(**{name: document[name] for name in _NAMES})
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def sum_by_day(records: Iterable[JobRecord], zone: tzinfo) -> list[DaySum]:
-    """The records summed by day and model, newest day first."""
-    sums: dict[tuple[str, str], DaySum] = {}
+def sum_by_day(records: Iterable[JobRecord], zone: tzinfo | None) -> dict[tuple[str, str], Sum]:
+    """(day, model) → sum, in order. A day is that of `zone`, `None`: of this machine."""
+    sums: dict[tuple[str, str], Sum] = {}
     for record in records:
-        day = datetime.fromtimestamp(record.at_ms / 1000, zone).date().isoformat()
-        total = sums.setdefault((day, record.model), DaySum(day, record.model))
-        setattr(total, record.terminal, getattr(total, record.terminal) + 1)
-        total.prompt_tokens += record.prompt_tokens
-        total.cached_tokens += record.cached_tokens
-        total.completion_tokens += record.completion_tokens
-        total.busy_seconds += record.duration_ms / 1000
-    return sorted(sums.values(), key=lambda total: (total.day, total.model), reverse=True)
+        day = day_of(record.at_ms, zone)
+        sums.setdefault((day, record.model or "unknown"), Sum()).add(record)
+    return dict(sorted(sums.items()))
+
+
+def day_of(at_ms: int, zone: tzinfo | None) -> str:
+    """The date of an instant, as "2026-06-01"."""
+    moment = (
+        datetime.fromtimestamp(at_ms / 1000, zone)
+        if zone
+        else datetime.fromtimestamp(at_ms / 1000).astimezone()
+    )
+    return moment.date().isoformat()
