@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 
 import structlog
 from websockets.asyncio.client import ClientConnection
@@ -74,7 +75,7 @@ class Connection:
         self._socket = socket
         if self._closed_by_us is not None:
             await hang_up(socket, self._closed_by_us, self._timers.close)
-            return self._closed_end(socket)
+            return self._closed_end([])
         self._heard_at = self._loop.time()
         self._board.registering()
         try:
@@ -128,15 +129,15 @@ class Connection:
         for error in failures:
             if not isinstance(error, ConnectionClosed):
                 raise error
-        return self._aged(self._closed_end(socket)), None
+        return self._aged(self._closed_end(failures)), None
 
-    def _closed_end(self, socket: ClientConnection) -> LinkEnd:
+    def _closed_end(self, failures: Sequence[BaseException]) -> LinkEnd:
         if self._closed_by_us is not None:
             return LinkEnd(Verdict.RETRY, "closed", "closed by this provider")
-        code = socket.close_code or 1006
-        reason = (socket.close_reason or "").strip()
-        detail = reason if reason.isprintable() else ""
-        return LinkEnd(verdict_for_close(code), f"close_{code}", detail[:200])
+        # Where no close frame came, the library may have sent one: a frame over the limit, invalid UTF-8.
+        frames = [f for e in failures if isinstance(e, ConnectionClosed) for f in (e.rcvd, e.sent) if f]
+        code, reason = (frames[0].code, frames[0].reason) if frames else (1006, "")
+        return LinkEnd(verdict_for_close(code), f"close_{code}", reason[:200] if reason.isprintable() else "")
 
     def _aged(self, end: LinkEnd) -> LinkEnd:
         if self._registered_at is None:

@@ -7,6 +7,7 @@ import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from socket import SO_SNDBUF, SOL_SOCKET
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,12 +18,15 @@ from websockets.typing import Subprotocol
 from gateway_protocol.limits import (
     FRAME_FROM_GATEWAY_BYTES,
     HEARTBEAT_INTERVAL_MS,
+    KIB,
     LINK_DEAD_AFTER_MS,
     SEND_TIMEOUT_MS,
 )
 from gateway_protocol.messages import SUBPROTOCOL, CloseCode
 from provider.link.backoff import Verdict, verdict_for_http
 from provider.link.supervisor import LinkEnd
+
+SEND_BUFFER_BYTES = 256 * KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +105,18 @@ async def dial(settings: LinkSettings) -> ClientConnection:
     except (OSError, EOFError) as error:
         words = getattr(error, "strerror", None) or type(error).__name__
         raise DialFailed(Verdict.RETRY, "unreachable", words) from None
+    _bound_send_buffer(socket)
     if socket.subprotocol != SUBPROTOCOL:
         await hang_up(socket, CloseCode.NORMAL, settings.timers.close)
         raise DialFailed(Verdict.WAIT, "no_subprotocol", "the other side is no gateway of this protocol")
     return socket
+
+
+def _bound_send_buffer(socket: ClientConnection) -> None:
+    # The kernel would grow this to megabytes on a slow line, and a heartbeat has to wait for all of it.
+    raw = socket.transport.get_extra_info("socket")
+    if raw is not None:
+        raw.setsockopt(SOL_SOCKET, SO_SNDBUF, SEND_BUFFER_BYTES)
 
 
 async def hang_up(socket: ClientConnection, code: int | None, seconds: float) -> None:

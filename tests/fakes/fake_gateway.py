@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -30,8 +31,8 @@ Event = TypeVar("Event")
 class FakeLink:
     """One provider's websocket. `received`: every frame's text, as it came."""
 
-    def __init__(self, socket: ServerConnection, jobs: GatewayJobs) -> None:
-        self.socket = socket
+    def __init__(self, websocket: ServerConnection, jobs: GatewayJobs) -> None:
+        self.socket = websocket
         self.session = GatewaySession()
         self.received: list[str] = []
         self.heartbeats: list[events.HeartbeatReceived] = []
@@ -146,10 +147,12 @@ class FakeGateway:
         return f"ws://127.0.0.1:{self.port}/v1/provider"
 
     async def __aenter__(self) -> FakeGateway:
+        # A small receive buffer, so that a test which doesn't read is a slow reader at once.
+        listening = socket.create_server(("127.0.0.1", self.port), backlog=64)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self._server = await serve(
             self._handle,
-            "127.0.0.1",
-            self.port,
+            sock=listening,
             subprotocols=self._subprotocols or None,  # type: ignore[arg-type]
             process_request=self._request,
             max_size=FRAME_FROM_PROVIDER_BYTES,
@@ -157,7 +160,7 @@ class FakeGateway:
             ping_interval=None,
             close_timeout=1,
         )
-        self.port = next(iter(self._server.sockets)).getsockname()[1]
+        self.port = listening.getsockname()[1]
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -177,20 +180,20 @@ class FakeGateway:
         await link.admit(**registered)
         return link
 
-    def _request(self, socket: ServerConnection, request: Request) -> Response | None:
+    def _request(self, websocket: ServerConnection, request: Request) -> Response | None:
         self.requests.append(request)
-        return self._answer(socket, request) if self._answer is not None else None
+        return self._answer(websocket, request) if self._answer is not None else None
 
-    async def _handle(self, socket: ServerConnection) -> None:
-        link = FakeLink(socket, self.jobs)
+    async def _handle(self, websocket: ServerConnection) -> None:
+        link = FakeLink(websocket, self.jobs)
         if self._at_once is not None:
             with contextlib.suppress(ConnectionClosed):
                 await self._at_once(link)
             return
         self._links.put_nowait(link)
-        await socket.wait_closed()
+        await websocket.wait_closed()
 
 
 def http_answer(status: int, **headers: str) -> Callable[[ServerConnection, Request], Response]:
     """An upgrade refused with a status."""
-    return lambda socket, request: Response(status, "", Headers(headers), b"")
+    return lambda websocket, request: Response(status, "", Headers(headers), b"")

@@ -167,8 +167,8 @@ async def test_silence_ends_the_link(script: Path) -> None:
         link = await gateway.link(heartbeat_interval_ms=200)
         # A half-open socket: nobody reads it, nobody answers, and no one says goodbye.
         again = await gateway.link(seconds=5)
-        assert core.board.links == 2
         assert again is not link
+        await eventually(lambda: core.board.links == 2)
 
 
 @pytest.mark.asyncio
@@ -203,10 +203,10 @@ async def test_control_frames_overtake_data(script: Path, tmp_path: Path) -> Non
         await link.send(offer("j1"))
         await link.until(events.ChunkReceived)
         await eventually(lambda: core.jobs.outbox_bytes > 2_500_000)
-        core.jobs.pause("now")
+        core.jobs.drain_requested(None)
         frames_before = len(link.received)
-        await link.until(events.HeartbeatReceived)
-        # Nearly three megabytes of chunks wait; the heartbeat came after what was in the socket already.
+        await link.until(events.DrainingReceived)
+        # Nearly three megabytes of chunks wait; the frame came after what was in the socket already.
         assert len(link.received) - frames_before < 70
 
 
