@@ -46,6 +46,7 @@ class LocalGateway:
         self._runner: web.AppRunner | None = None
         self._peers: set[Peer] = set()
         self._tasks: set[asyncio.Task[object]] = set()
+        self.directory: Directory
         self.broker: Broker
         self.switchboard: Switchboard
         self.ledger: Ledger
@@ -84,13 +85,13 @@ class LocalGateway:
         """Open the port. Raises `OSError` when it is taken."""
         settings = self.settings
         self.ledger = MemoryLedger()
-        directory = Directory(contract=settings.contract, minimum_version=settings.minimum_version)
-        self.broker = Broker(settings, directory, self.ledger, self._wall_ms)
-        self.switchboard = Switchboard(settings, directory, self.broker, self.ledger, self._wall_ms)
+        self.directory = Directory(contract=settings.contract, minimum_version=settings.minimum_version)
+        self.broker = Broker(settings, self.directory, self.ledger, self._wall_ms)
+        self.switchboard = Switchboard(settings, self.directory, self.broker, self.ledger, self._wall_ms)
         secret = settings.secret or secrets.token_bytes(32)
         buyers = Buyers(self._ring, secret, settings.caps)
         app = web.Application(middlewares=[envelope_middleware(self._doorkeeper())], client_max_size=0)
-        self._add_routes(app, directory, buyers)
+        self._add_routes(app, buyers)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -115,8 +116,8 @@ class LocalGateway:
         access = self.settings.access
         return Doorkeeper(self.settings.host, access.hosts, access.origins)
 
-    def _add_routes(self, app: web.Application, directory: Directory, buyers: Buyers) -> None:
-        settings, broker = self.settings, self.broker
+    def _add_routes(self, app: web.Application, buyers: Buyers) -> None:
+        settings, broker, directory = self.settings, self.broker, self.directory
         chat = Chat(settings, directory, broker, buyers)
         models = Models(directory, broker, buyers, int(settings.wall_clock()))
         status = Status(settings, directory, broker, self.ledger)
