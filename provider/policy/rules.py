@@ -41,17 +41,28 @@ class Level(StrEnum):
 
 _ORDER = list(Level)
 
+# Reasons for which the models leave memory as soon as the running jobs are done: the owner wants the machine,
+# and it will last. The others come and go within minutes, which a reload would cost as well.
+UNLOADING = frozenset(
+    {PauseReason.BY_OWNER, PauseReason.OUTSIDE_SCHEDULE, PauseReason.MEMORY, PauseReason.USER_ACTIVE}
+)
+# Reasons whose moment was known: running jobs get the drain time and no more.
+DRAINING = frozenset({PauseReason.OUTSIDE_SCHEDULE})
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of the machine; `None` for what this system doesn't tell, which pauses nothing.
 
-    `now`: epoch seconds. `user_idle_seconds`: since the last key or pointer event.
+    `now`: epoch seconds, as `owner_pause_until` (`None`: until taken back). `user_idle_seconds`: since the
+    last key or pointer event. `battery_percent` decides nothing, it is told.
     """
 
     now: float
     paused_by_owner: bool = False
+    owner_pause_until: float | None = None
     on_battery: bool | None = None
+    battery_percent: int | None = None
     low_power: bool | None = None
     thermal: Level | None = None
     memory_pressure: Level | None = None
@@ -87,6 +98,14 @@ class Decision:
     @property
     def paused(self) -> bool:
         return bool(self.reasons)
+
+    @property
+    def unload(self) -> bool:
+        return not UNLOADING.isdisjoint(self.reasons)
+
+    @property
+    def drain(self) -> bool:
+        return not DRAINING.isdisjoint(self.reasons)
 
 
 def _too_high(level: Level | None, limit: Level | None) -> bool:
