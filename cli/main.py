@@ -129,6 +129,17 @@ def status(json_: JsonOption = False) -> None:
 
 
 @app.command()
+def doctor(json_: JsonOption = False, config: ConfigOption = None) -> None:
+    """What is wrong with this set-up, and what to do about it.
+
+    Exit 0: all is well. 1: something fails. 3: could not tell.
+    """
+    from cli.doctor.run import run_doctor
+
+    raise typer.Exit(run_doctor(as_json=json_, config_file=config))
+
+
+@app.command()
 def stop() -> None:
     """Let the running daemon finish its jobs, then end it; returns when it is gone."""
     from cli.control import stop_daemon

@@ -1,0 +1,1 @@
+"""`doctor`: what is wrong with this set-up, and what to do about it."""
