@@ -7,24 +7,13 @@ import sys
 from pathlib import Path
 
 from cli.setup import load_config, paths
-from gateway_protocol.families import Family
 from provider.config import Settings
-from provider.models.library import ModelLibrary, ModelOverride
+from provider.models.library import ModelLibrary
 
 
 def library(settings: Settings, folder: Path) -> ModelLibrary:
     """The model library as configured."""
-    overrides = {
-        model_id: ModelOverride(
-            path=section.path,
-            tool_parser=Family(section.tool_parser) if section.tool_parser else None,
-            context_length=section.context_length,
-            max_output_tokens=section.max_output_tokens,
-            revision=section.revision,
-        )
-        for model_id, section in settings.model.items()
-    }
-    return ModelLibrary(folder, overrides)
+    return ModelLibrary.configured(folder, {name: dict(section) for name, section in settings.model.items()})
 
 
 def report(line: str) -> None:

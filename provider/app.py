@@ -9,24 +9,26 @@ Only here is the configuration turned into the plain values that every other roo
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from platform import python_version
 
-from gateway_protocol.families import Family
 from gateway_protocol.messages import Machine, Software
 from provider.config import LoadedConfig, Settings
 from provider.daemon import Daemon, on_signals, say
 from provider.engine.spec import EngineSettings, ModelSpec
+from provider.errors import ProviderError
 from provider.jobs.plan import AnswerRules
 from provider.link.dial import LinkSettings
 from provider.link.presence import Identity
 from provider.local_gateway.settings import GatewaySettings, Timers
-from provider.logs import configure_logs
+from provider.logs import RotatingFile, configure_logs
 from provider.models.catalogue import DEMO_MODEL
-from provider.models.library import ModelLibrary, ModelOverride
+from provider.models.library import ModelLibrary
 from provider.serving import ServingPlan, start_gateway
+from provider.system.crash_loop import CRASHES, WITHIN_SECONDS, CrashLoopGuard
 from provider.system.facts import this_machine
 from provider.system.identity import StoredIdentity, load_identity, rotate_key
 from provider.system.lock import acquire
@@ -42,15 +44,25 @@ async def run_start(load: Load, paths: Paths, *, config_file: Path, local: bool,
     """
     paths.create()
     token_file: Path | None = None
+    # A service has no terminal; a daemon in the foreground has nothing else.
+    log_stream = RotatingFile(paths.log_file) if service else None
+    rest_until: float | None = None
 
     def prepare() -> ServingPlan:
         nonlocal token_file
         settings = load().settings
         token_file = settings.gateway.token_file
-        configure_logs(settings.log.level, settings.log.format)
+        configure_logs(settings.log.level, settings.log.format, log_stream)
+        if rest_until is not None and time.time() < rest_until:
+            raise ProviderError(
+                f"crashed {CRASHES} times in {WITHIN_SECONDS / 60:.0f} minutes; rests until"
+                f" {time.strftime('%H:%M', time.localtime(rest_until))}, then tries again"
+            )
         return serving_plan(settings, paths, local=local)
 
     with acquire(paths.lock_file):
+        guard = CrashLoopGuard(paths.state / "starts.json") if service else None
+        rest_until = guard.begin(time.time()) if guard else None
         daemon = Daemon(
             control_socket=paths.control_socket,
             config_file=config_file,
@@ -60,7 +72,10 @@ async def run_start(load: Load, paths: Paths, *, config_file: Path, local: bool,
             version=product_version(),
             service=service,
         )
-        return await daemon.run()
+        code = await daemon.run()
+        if guard is not None:
+            guard.end()
+        return code
 
 
 async def run_gateway(loaded: LoadedConfig) -> int:
@@ -127,16 +142,8 @@ def find_models(settings: Settings, paths: Paths) -> tuple[ModelSpec, ...]:
 
 def model_library(settings: Settings, paths: Paths) -> ModelLibrary:
     """The user's models, with what the configuration says of each."""
-    overrides = {
-        name: ModelOverride(
-            path=section.path,
-            tool_parser=None if section.tool_parser is None else Family(section.tool_parser),
-            context_length=section.context_length,
-            max_output_tokens=section.max_output_tokens,
-        )
-        for name, section in settings.model.items()
-    }
-    return ModelLibrary(paths.models, overrides)
+    sections = {name: dict(section) for name, section in settings.model.items()}
+    return ModelLibrary.configured(paths.models, sections)
 
 
 def answer_rules(settings: Settings) -> AnswerRules:

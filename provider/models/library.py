@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gateway_protocol.families import Family, family_of
 from provider.engine.spec import ModelSpec
@@ -72,6 +73,17 @@ class ModelLibrary:
     def __init__(self, folder: Path, overrides: Mapping[str, ModelOverride] | None = None) -> None:
         self._folder = folder
         self._overrides = overrides or {}
+
+    @classmethod
+    def configured(cls, folder: Path, sections: Mapping[str, Mapping[str, Any]]) -> ModelLibrary:
+        """A library with what the configuration says of each model: ID → the keys of `ModelOverride`."""
+        overrides = {}
+        for model_id, section in sections.items():
+            parser = section.get("tool_parser")
+            overrides[model_id] = ModelOverride(
+                **{**section, "tool_parser": Family(parser) if parser is not None else None}
+            )
+        return cls(folder, overrides)
 
     def identify(self, text: str) -> KnownModel:
         """Which model the user means. Raises `UsageError` for what can't be a model's name."""

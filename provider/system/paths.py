@@ -36,6 +36,11 @@ class Paths:
         return self.state / "daemon.lock"
 
     @property
+    def log_file(self) -> Path:
+        """The service's own log; older ones are beside it, `.1` to `.4`."""
+        return self.logs / "daemon.log"
+
+    @property
     def models(self) -> Path:
         """Converted and downloaded models that don't live in Hugging Face's own cache."""
         return self.cache / "models"
