@@ -14,9 +14,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import psutil
+
+from provider.system import mac_texts
 
 _COMMAND_SECONDS = 5.0
 
@@ -26,6 +28,7 @@ class Condition:
     """The machine at this moment."""
 
     on_battery: bool | None = None
+    battery_percent: int | None = None
     low_power: bool | None = None
     thermal: str | None = None
     memory_pressure: str | None = None
@@ -66,38 +69,30 @@ def _free_bytes(folder: Path) -> int | None:
 
 
 class Mac:
-    """Asks `pmset`, `notifyutil`, `sysctl` and `ioreg`."""
-
-    # notify(3) com.apple.system.thermalpressurelevel, OSThermalNotification.h: nominal, moderate, heavy,
-    # trapping, sleeping.
-    _THERMAL = ("nominal", "fair", "serious", "critical", "critical")
-    # kern.memorystatus_vm_pressure_level: the dispatch memory-pressure bits 1 normal, 2 warn, 4 critical.
-    _MEMORY: ClassVar = {"1": "nominal", "2": "serious", "4": "critical"}
+    """Asks `pmset`, `notifyutil`, `sysctl` and `ioreg`; `mac_texts` reads what they print."""
 
     def __init__(self, disk: Path) -> None:
         self._disk = disk
 
     def condition(self) -> Condition:
-        source = re.search(r"drawing from '(\w+) Power'", _printed("pmset", "-g", "batt"))
-        low = re.search(r"^\s*lowpowermode\s+(\d)", _printed("pmset", "-g"), re.MULTILINE)
-        heat = re.search(r"(\d+)\s*$", _printed("notifyutil", "-g", "com.apple.system.thermalpressurelevel"))
-        idle = re.search(r'"HIDIdleTime" = (\d+)', _printed("ioreg", "-c", "IOHIDSystem", "-d", "4"))
-        pressure = _printed("sysctl", "-n", "kern.memorystatus_vm_pressure_level").strip()
+        batt = _printed("pmset", "-g", "batt")
         return Condition(
-            on_battery=source[1] == "Battery" if source else None,
-            low_power=low[1] == "1" if low else None,
-            thermal=self._THERMAL[min(int(heat[1]), len(self._THERMAL) - 1)] if heat else None,
-            memory_pressure=self._MEMORY.get(pressure),
-            user_idle_seconds=int(idle[1]) / 1e9 if idle else None,
+            on_battery=mac_texts.on_battery(batt),
+            battery_percent=mac_texts.battery_percent(batt),
+            low_power=mac_texts.low_power(_printed("pmset", "-g")),
+            thermal=mac_texts.thermal(_printed("notifyutil", "-g", "com.apple.system.thermalpressurelevel")),
+            memory_pressure=mac_texts.memory_pressure(
+                _printed("sysctl", "-n", "kern.memorystatus_vm_pressure_level")
+            ),
+            user_idle_seconds=mac_texts.idle_seconds(_printed("ioreg", "-c", "IOHIDSystem", "-d", "4")),
             free_disk_bytes=_free_bytes(self._disk),
         )
 
     def hardware(self) -> Hardware:
-        cores = re.search(r'"gpu-core-count" = (\d+)', _printed("ioreg", "-rc", "AGXAccelerator", "-d", "1"))
         return Hardware(
             chip=_printed("sysctl", "-n", "machdep.cpu.brand_string").strip() or None,
             memory_bytes=psutil.virtual_memory().total,
-            gpu_cores=int(cores[1]) if cores else None,
+            gpu_cores=mac_texts.gpu_cores(_printed("ioreg", "-rc", "AGXAccelerator", "-d", "1")),
             os=f"macOS {platform.mac_ver()[0]}".strip(),
         )
 
@@ -113,8 +108,13 @@ class LinuxMachine:
         self._root = root
 
     def condition(self) -> Condition:
+        batteries = self._batteries()
         return Condition(
-            on_battery=self._on_battery(),
+            # No battery says nothing about the power: `None`, as on a desktop or in a container.
+            on_battery=any(_text(each / "status") == "Discharging" for each in batteries)
+            if batteries
+            else None,
+            battery_percent=next(map(_number, (_text(each / "capacity") for each in batteries)), None),
             memory_pressure=self._memory_pressure(),
             free_disk_bytes=_free_bytes(self._disk),
         )
@@ -129,13 +129,10 @@ class LinuxMachine:
             os=release[1] if release else f"Linux {os.uname().release}",
         )
 
-    def _on_battery(self) -> bool | None:
-        """A battery that discharges; `None` on a machine without one."""
+    def _batteries(self) -> list[Path]:
+        """Those that carry the machine, not its mouse."""
         supplies = sorted((self._root / "sys/class/power_supply").glob("*"))
-        batteries = [s for s in supplies if _text(s / "type") == "Battery" and _text(s / "scope") != "Device"]
-        if not batteries:
-            return None
-        return any(_text(battery / "status") == "Discharging" for battery in batteries)
+        return [s for s in supplies if _text(s / "type") == "Battery" and _text(s / "scope") != "Device"]
 
     def _memory_pressure(self) -> str | None:
         facts = dict(re.findall(r"^(\w+):\s+(\d+)", _text(self._root / "proc/meminfo"), re.MULTILINE))
@@ -143,6 +140,10 @@ class LinuxMachine:
             return None
         left = int(facts["MemAvailable"]) / int(facts["MemTotal"])
         return next((level for share, level in self._MEMORY_LEFT if left < share), "nominal")
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
 
 
 def _text(file: Path) -> str:
