@@ -213,10 +213,10 @@ async def test_the_next_turn_goes_where_the_conversation_is_warm(
 
 
 @pytest.mark.asyncio
-async def test_a_slow_reader_slows_nobody_and_costs_bounded_memory(
+async def test_a_slow_reader_slows_nobody_and_holds_nothing_at_the_provider(
     gateway: LocalGateway, http: aiohttp.ClientSession
 ) -> None:
-    pieces, size = 10_000, 100
+    pieces, size = 2000, 4000
 
     async def behave(job: FakeJob) -> None:
         await job.accept()
@@ -253,5 +253,4 @@ async def test_a_slow_reader_slows_nobody_and_costs_bounded_memory(
         while b"[DONE]" not in raw[-64:]:
             raw += await reader.read(65536)
         assert raw.count(b"x") >= pieces * size
-        assert raw.count(b"data: ") < pieces  # neighbours were joined while nobody took them
         writer.close()
