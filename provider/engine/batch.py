@@ -1,0 +1,148 @@
+"""mlx-lm's continuous batch with grammars in it: the same batch, and a step of its own where a row has one.
+
+A step of mlx-lm's builds the next forward pass, submits it together with the sampling, and only then reads
+the token before. A grammar must see that token before the next one is sampled. So here the forward pass is
+submitted first; while the device works on it, one read fetches all rows' tokens, the matchers move on and
+write their masks into one array, and one compiled operation applies it. A batch without a grammar runs
+mlx-lm's own step.
+
+A row's grammar travels with its logits processors, since mlx-lm moves those through prefill, joins, splits
+and removals. What is replaced here was read in mlx-lm 0.32.2; tests hold its source to the hash read then.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
+
+from provider.engine.masks import GrammarRow, Words, mask_words
+
+ApplyMasks = Callable[[mx.array, mx.array], mx.array]
+
+_BITS: Final = 32
+
+
+def _apply_masks(logits: mx.array, packed: mx.array) -> mx.array:
+    """`logits` (B, V), `packed` (B, ceil(V / 32)) uint32: -inf wherever a bit is 0."""
+    rows, width = logits.shape
+    bits = (packed[:, :, None] >> mx.arange(_BITS, dtype=mx.uint32)) & 1
+    allowed = bits.reshape(rows, -1)[:, :width].astype(mx.bool_)
+    return mx.where(allowed, logits, mx.array(-mx.inf, dtype=logits.dtype))
+
+
+apply_masks: Final[ApplyMasks] = mx.compile(_apply_masks)
+
+
+class MaskedGenerationBatch(GenerationBatch):
+    """`GenerationBatch` whose `_step` also knows `GrammarRow`s among the logits processors."""
+
+    apply: ApplyMasks = staticmethod(apply_masks)
+
+    def _step(self) -> tuple[list[int], list[mx.array]]:
+        if not any(_grammar_of(processors) for processors in self.logits_processors or ()):
+            return super()._step()
+        inputs: Any = self._next_tokens
+        self._current_tokens = inputs
+        self._current_logprobs = self._next_logprobs
+        logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
+        mx.async_eval(logits)
+        tokens: list[int] = inputs.tolist()  # waits for the step before, not for this one
+
+        logits, contexts = self._processed(inputs, logits)
+        masks = self._masks(tokens, logits.shape[-1])
+        if masks is not None:
+            logits = self.apply(logits, mx.array(masks))
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        sampled: Any = self._sampled(logprobs)
+        self._next_tokens = sampled
+        self._next_logprobs = list(logprobs)
+        mx.async_eval(self._next_tokens, self._next_logprobs, contexts)
+        mx.eval(self._current_logprobs)
+        for row_tokens, token in zip(self.tokens, tokens, strict=True):
+            row_tokens.append(token)
+        return tokens, self._current_logprobs
+
+    def _processed(self, inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[mx.array]]:
+        """Penalties and bias of the rows that have any; before the mask, which nothing may lift."""
+        contexts: list[mx.array] = []
+        rows: list[mx.array] = []
+        changed = False
+        for index, processors in enumerate(self.logits_processors or ()):
+            row = logits[index : index + 1]
+            own = [one for one in processors or () if not isinstance(one, GrammarRow)]
+            if own:
+                changed = True
+                context = self._token_context[index].update_and_fetch(inputs[index : index + 1])
+                contexts.append(context)
+                for processor in own:
+                    row = processor(context, row)
+            rows.append(row)
+        return (mx.concatenate(rows, axis=0) if changed else logits), contexts
+
+    def _masks(self, tokens: Sequence[int], width: int) -> Words | None:
+        """Move each row's grammar on and gather the masks; `None` if no row is restricted just now."""
+        masks: Words | None = None
+        for index, processors in enumerate(self.logits_processors or ()):
+            grammar = _grammar_of(processors)
+            if grammar is None:
+                continue
+            grammar.begin(tokens[index])
+            if grammar.restricts:
+                if masks is None:
+                    masks = np.full((len(tokens), mask_words(width)), 0xFFFFFFFF, dtype=np.uint32)
+                grammar.mask(masks[index])
+        return masks
+
+    def _sampled(self, logprobs: mx.array) -> mx.array:
+        own: Sequence[Any] = self.samplers or [None] * len(self.uids)
+        samplers = [self.fallback_sampler if sampler is None else sampler for sampler in own]
+        if all(sampler is samplers[0] for sampler in samplers):
+            return samplers[0](logprobs)
+        drawn = [sampler(logprobs[index : index + 1]) for index, sampler in enumerate(samplers)]
+        return mx.concatenate(drawn, axis=0)
+
+
+def _grammar_of(processors: Sequence[Any] | None) -> GrammarRow | None:
+    """The row's grammar: by convention the last of its processors."""
+    last = processors[-1] if processors else None
+    return last if isinstance(last, GrammarRow) else None
+
+
+class MaskedPromptBatch(PromptProcessingBatch):
+    """Hands its rows to a `MaskedGenerationBatch`, whose first step samples the first token."""
+
+    def generate(self, tokens: list[list[int]]) -> MaskedGenerationBatch:
+        if any(len(row) > 1 for row in tokens):
+            self.prompt([row[:-1] for row in tokens])
+        generation = MaskedGenerationBatch(
+            self.model,
+            self.uids,
+            mx.array([row[-1] for row in tokens]),
+            self.prompt_cache,
+            self.tokens,
+            self.samplers,
+            self.fallback_sampler,
+            self.logits_processors,
+            self.stop_sequences,
+            self.max_tokens,
+        )
+        self.uids, self.prompt_cache, self.tokens = [], [], []
+        self.samplers, self.logits_processors, self.max_tokens = [], [], []
+        return generation
+
+
+class MaskedBatchGenerator(BatchGenerator):
+    """mlx-lm's `BatchGenerator`; give a row's grammar as the last of its `logits_processors`."""
+
+    def __init__(self, model: Any, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self._prompt_batch = MaskedPromptBatch.empty(
+            self.model, self.sampler, prefill_step_size=self.prefill_step_size
+        )
+        self._generation_batch = MaskedGenerationBatch.empty(self.model, self.sampler)

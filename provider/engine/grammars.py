@@ -1,0 +1,233 @@
+"""One loaded model's grammars: a request's constraint in, a matcher for its row out, or a refusal.
+
+Compiling happens off the step loop, within a time budget, in threads of its own (the compiler drops the
+GIL). A thread can't be stopped: the caps in `schemas` are the real guard. What is compiled once is kept, and
+copied for each row: over an agent's turns the same tools come again and again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as BudgetSpent
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from llguidance import LLMatcher, LLTokenizer
+
+from gateway_protocol.errors import ErrorCode
+from gateway_protocol.families import Family
+from provider.engine import schemas
+from provider.engine.base import Constraint, Rejected, ThinkMarkers
+from provider.engine.grammar import MARKERS, GrammarSpec, GrammarTool, build, native_markup
+from provider.engine.ladder import Compiler, Fitted, keyword_of
+from provider.engine.masks import GrammarRow, RowVocabulary
+
+COMPILE_SECONDS: Final = 1.0
+KEPT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A compiled grammar. `calls`: functions can be called under it. `loosened`: schemas of which something
+    had to be left out, in words for the log, without anything of the buyer's."""
+
+    prototype: LLMatcher
+    vocabulary: RowVocabulary
+    forced: bool
+    reasoning_open: bool
+    calls: bool
+    loosened: tuple[str, ...] = ()
+
+    def row(self) -> GrammarRow:
+        """A row's own matcher, at the beginning of its answer."""
+        return GrammarRow(
+            self.prototype.deep_copy(),
+            self.vocabulary,
+            forced=self.forced,
+            reasoning_open=self.reasoning_open,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """What became of one specification: the matcher or the complaint, and how each tool fared."""
+
+    result: LLMatcher | str
+    tools: tuple[Fitted, ...] = ()
+
+
+class Grammars:
+    """`prepare` waits for the compiler, so any thread but the step thread may call it.
+
+    `tokenizer`: llguidance's, as `open_tokenizer` makes it. `vocabulary`: the ID of each token.
+    """
+
+    def __init__(
+        self,
+        tokenizer: LLTokenizer,
+        vocabulary: Mapping[str, int],
+        *,
+        family: Family,
+        chat_template: str,
+        think: ThinkMarkers | None,
+    ) -> None:
+        def is_token(text: str) -> bool:
+            return text in vocabulary and bool(tokenizer.is_special_token(vocabulary[text]))
+
+        self._family = family
+        self._markup = native_markup(family, chat_template)
+        self._tokens = frozenset(filter(is_token, MARKERS[family]))
+        in_tokens = think is not None and is_token(think.open) and is_token(think.close)
+        self._text_think = None if in_tokens else think
+        self._vocabulary = RowVocabulary(
+            tokenizer.vocab_size,
+            frozenset(tokenizer.eos_tokens),
+            think_open=vocabulary[think.open] if think is not None and in_tokens else None,
+            think_close=vocabulary[think.close] if think is not None and in_tokens else None,
+        )
+        self._compiler = Compiler(tokenizer, tokenizer.vocab_size)
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="grammar")
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Compiled] = OrderedDict()
+
+    @property
+    def can_hold(self) -> bool:
+        """Whether this model's markup can be written over its vocabulary: Harmony's is tokens or nothing."""
+        return self._family is not Family.GPT_OSS or len(self._tokens) == len(MARKERS[Family.GPT_OSS])
+
+    def prepare(self, constraint: Constraint, *, reasoning_open: bool) -> Held | Rejected | None:
+        """`None`: there is nothing to hold, or nothing that can be held and the request can do without."""
+        spec = self._spec(constraint, reasoning_open)
+        if spec is None:
+            return None
+        if spec.answer is not None and (too_large := schemas.oversize(spec.answer.schema)) is not None:
+            return _refused("response_format", "response_format", too_large.keyword, too_large.detail)
+        work = self._pool.submit(self._compiled, spec)
+        try:
+            compiled = work.result(timeout=COMPILE_SECONDS)
+        except BudgetSpent:
+            return self._given_up(constraint, "schema", "takes too long to compile")
+        return self._outcome(constraint, spec, compiled)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _spec(self, constraint: Constraint, reasoning_open: bool) -> GrammarSpec | None:
+        tools = () if self._family is Family.NONE else tuple(map(_declared, constraint.tools))
+        forbids = constraint.choice == "none" and self._family is not Family.NONE
+        if not self.can_hold or not (tools or forbids or constraint.response_schema is not None):
+            return None
+        answer = constraint.response_schema
+        return GrammarSpec(
+            self._markup,
+            tools,
+            choice=constraint.choice if tools else "none",
+            parallel=constraint.parallel,
+            answer=None if answer is None else GrammarTool("", answer),
+            tokens=self._tokens,
+            think=self._text_think,
+            reasoning_open=reasoning_open,
+            lead=self._vocabulary.think_close is not None,
+        )
+
+    # --- compiling, in a thread of the pool ------------------------------------------------------
+
+    def _compiled(self, spec: GrammarSpec) -> _Compiled:
+        """All schemas at once; only if that fails, one after the other to find who is to blame."""
+        hopeful = self._hopeful(spec)
+        if spec.answer is not None:
+            spec = replace(spec, answer=self._answer(spec.answer))
+            if spec.answer is not None and not self._compiler.patterns_bearable(spec.answer.schema):
+                return _Compiled("regex: costs too much for each token", hopeful)
+        attempt = replace(spec, tools=tuple(fitted.tool for fitted in hopeful), choice=spec.choice)
+        lark = build(attempt)
+        key = hashlib.sha256(lark.encode(errors="replace")).hexdigest()
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        compiled = _Compiled(self._compiler.compile(lark), hopeful)
+        if isinstance(compiled.result, str) and self._answer_compiles(spec):
+            fitted = tuple(self._compiler.fit(spec, one) for one in hopeful)
+            lark = build(replace(spec, tools=tuple(one.tool for one in fitted)))
+            compiled = _Compiled(self._compiler.compile(lark), fitted)
+        with self._lock:
+            self._kept[key] = compiled
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return compiled
+
+    def _hopeful(self, spec: GrammarSpec) -> tuple[Fitted, ...]:
+        total = 0
+        hopeful = []
+        for index, tool in enumerate(spec.callable):
+            crowded = index >= schemas.TOOLS or total > schemas.REQUEST_BYTES
+            fitted = self._compiler.hopeful(tool, crowded=crowded)
+            total += schemas.size_of(fitted.tool.schema)
+            hopeful.append(fitted)
+        return tuple(hopeful)
+
+    def _answer(self, answer: GrammarTool) -> GrammarTool:
+        return replace(answer, schema=schemas.close_objects(schemas.normalise_answer(answer.schema)))
+
+    def _answer_compiles(self, spec: GrammarSpec) -> bool:
+        if spec.answer is None:
+            return True
+        return not isinstance(self._compiler.compile(build(replace(spec, tools=(), choice="none"))), str)
+
+    # --- what the request is told ----------------------------------------------------------------
+
+    def _outcome(
+        self, constraint: Constraint, spec: GrammarSpec, compiled: _Compiled
+    ) -> Held | Rejected | None:
+        loosened = []
+        for fitted in compiled.tools:
+            if fitted.exact:
+                continue
+            name = fitted.tool.name
+            index = next(i for i, tool in enumerate(spec.tools) if tool.name == name)
+            if constraint.refuse_uncompilable or name in constraint.strict_tools:
+                param = f"tools[{index}].function.parameters"
+                return _refused(param, f'the parameters of function "{name}"', fitted.keyword)
+            loosened.append(f"tools[{index}]: {fitted.rung.name}, for {fitted.keyword}")
+        if isinstance(compiled.result, str):
+            return self._given_up(constraint, keyword_of(compiled.result), "can't be compiled")
+        return Held(
+            compiled.result,
+            self._vocabulary,
+            forced=spec.forced or (spec.answer is not None and not spec.callable),
+            reasoning_open=spec.reasoning_open and spec.think is None,
+            calls=bool(spec.callable),
+            loosened=tuple(loosened),
+        )
+
+    def _given_up(self, constraint: Constraint, keyword: str, why: str) -> Rejected | None:
+        """The grammar as a whole can't be had."""
+        if constraint.response_schema is not None:
+            return _refused("response_format", "response_format", keyword, why)
+        if constraint.refuse_uncompilable or constraint.strict_tools:
+            return _refused("tools", "the tools", keyword, why)
+        return None
+
+
+def open_tokenizer(tokenizer_json: str, *, width: int, end_tokens: Sequence[int]) -> LLTokenizer:
+    """llguidance's view of a Hugging Face tokenizer. Slow, and it holds the GIL: 0.1 s to 2.4 s.
+
+    `width`: of the model's logits, which may be more than the tokenizer has tokens.
+    """
+    return LLTokenizer(tokenizer_json, n_vocab=width, eos_token=sorted(end_tokens))
+
+
+def _declared(tool: Mapping[str, Any]) -> GrammarTool:
+    function = tool.get("function", tool)
+    parameters = function.get("parameters")
+    return GrammarTool(str(function["name"]), schemas.EMPTY_OBJECT if parameters is None else parameters)
+
+
+def _refused(param: str, what: str, keyword: str, why: str = "isn't supported") -> Rejected:
+    message = f'{what} can\'t be enforced on this device: "{keyword}" {why}'
+    return Rejected(ErrorCode.UNSUPPORTED_FIELD, message, param)
