@@ -2,9 +2,9 @@
 
     tokens ─▶ OutputInterpreter ─▶ events ─▶ stop strings (visible text only) ─▶ pieces ─▶ outbox (chunks)
 
-One token makes one step, and the pieces of a step that can share a delta do. Only when many tokens are
-waiting are neighbours joined across steps: so the cut of an answer into chunks is the same in every run at
-ordinary speed, and at high load fewer, larger chunks carry it.
+One token makes one step, and the pieces of a step that can share a delta do. Neighbours are joined over steps
+only where the caller says so: the cut of an answer into chunks is then the same in every run at ordinary
+speed, and at high load fewer, larger chunks carry it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from provider.toolcalls.events import (
     ToolCallArgumentsDelta,
     ToolCallStart,
 )
-
-BEHIND_TOKENS = 16
 
 
 class Interpreter(Protocol):
@@ -73,8 +71,8 @@ class JobPipeline:
         self.completion_tokens = 0
         self.reasoning_tokens = 0
 
-    def feed(self, tokens: Sequence[Token]) -> list[Piece]:
-        """The pieces these tokens add. Tokens after the end of the answer are not counted."""
+    def feed(self, tokens: Sequence[Token], *, joined: bool = False) -> list[Piece]:
+        """The pieces these tokens add; `joined`: in as few as can be. Tokens after the end aren't counted."""
         self._open()
         interpreter = self._interpreter
         for token in tokens:
@@ -91,7 +89,7 @@ class JobPipeline:
                 self._take(events)
                 if len(self._pieces) - before > 1:
                     self._pieces[before:] = join(self._pieces[before:])
-        return self._taken(joined=len(tokens) >= BEHIND_TOKENS)
+        return self._taken(joined=joined)
 
     def finish(self, cause: Literal["stop", "length"]) -> list[Piece]:
         """The engine has ended by itself: the last pieces. Then `finish_reason` or `error` is set."""

@@ -53,6 +53,9 @@ log = structlog.get_logger()
 
 # From this size on a request takes so long to check that the link's own frames must not wait for it.
 CHECK_IN_THREAD_CHARS = 128 * 1024
+# With so many tokens waiting over all jobs (if the others have as many as this one), the loop is behind: then
+# fewer and larger chunks, else one for each token.
+BEHIND_TOKENS = 64
 
 
 class Wires(Protocol):
@@ -207,7 +210,8 @@ class JobRunner:
             return
         assert job.pipeline is not None
         job.first_token()
-        self._say(job, job.pipeline.feed(tokens))
+        behind = len(tokens) * self._admission.promised >= BEHIND_TOKENS
+        self._say(job, job.pipeline.feed(tokens, joined=behind))
         if job.pipeline.done:
             self._conclude(job)
 
