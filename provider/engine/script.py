@@ -16,18 +16,11 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from gateway_protocol.families import Family
 from provider.engine.errors import ScriptError
-
-try:
-    from provider.toolcalls import split_special
-except ImportError:
-
-    def split_special(family: Family, text: str) -> list[tuple[str, int | None]]:
-        return [(text, None)]
-
+from provider.toolcalls import split_special
 
 _NUMBER: Final = (int, float)
 _FIELDS: Final[dict[str, tuple[type, ...]]] = {
@@ -136,7 +129,7 @@ def _check_field(path: Path, number: int, key: str, value: Any) -> None:
         raise ScriptError(path, number, f'"{key}" has the wrong type')
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ScriptError(path, number, f'"{key}" must be one of {", ".join(_CHOICES[key])}')
-    if key in _LEAST and not _LEAST[key] <= value <= 1e9:
+    if key in _LEAST and not _LEAST[key] <= cast(float, value) <= 1e9:
         raise ScriptError(path, number, f'"{key}" must be at least {_LEAST[key]}')
     if isinstance(value, str) and not value.isascii():
         try:

@@ -1,8 +1,10 @@
-"""Drive one generation to its end and say what came out."""
+"""Drive one generation to its end and say what came out; what the fixture model knows."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from provider.engine.base import (
@@ -13,10 +15,15 @@ from provider.engine.base import (
     Generation,
     GenerationRequest,
     Rejected,
+    SamplingParams,
     Token,
     Tokens,
 )
 from provider.engine.process import EngineProcess
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "models" / "tiny-qwen3"
+DIALOGUES: list[dict[str, Any]] = json.loads((FIXTURE / "dialogues.json").read_text(encoding="utf-8"))
+GREEDY = SamplingParams(temperature=0.0)
 
 _counter = iter(range(1, 1 << 62))
 
@@ -66,6 +73,22 @@ class Outcome:
 def ask(text: str, model: str = "qwen3-test", **fields: Any) -> GenerationRequest:
     messages = fields.pop("messages", [{"role": "user", "content": text}])
     return GenerationRequest(generation_id=f"test-{next(_counter)}", model=model, messages=messages, **fields)
+
+
+def known(dialogue: dict[str, Any], **fields: Any) -> GenerationRequest:
+    """A request whose answer the fixture model knows by heart: `dialogue["raw"]`."""
+    return ask(
+        "",
+        model="tiny-qwen3",
+        messages=dialogue["messages"],
+        tools=dialogue["tools"],
+        template_kwargs=dialogue["template_kwargs"],
+        **({"sampling": GREEDY} | fields),
+    )
+
+
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    return [dialogue for dialogue in DIALOGUES if dialogue["kind"] == kind]
 
 
 async def until_admitted(generation: Generation) -> Outcome:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +18,23 @@ from gateway_protocol.messages import ModelState
 from provider.engine.base import Finished, GenerationRequest, SamplingParams, StopCause, ThinkMarkers
 from provider.engine.process import EngineProcess
 from provider.engine.spec import EngineSettings, ModelSpec
-from tests.provider.engine.driving import Outcome, ask, run, to_end, until_admitted, until_tokens
-
-FOLDER = Path(__file__).parents[2] / "fixtures" / "models" / "tiny-qwen3"
-SPEC = ModelSpec(
-    "tiny-qwen3", Family.QWEN, context_length=16384, path=FOLDER, think=ThinkMarkers("<think>", "</think>")
+from tests.provider.engine.driving import (
+    DIALOGUES,
+    FIXTURE,
+    GREEDY,
+    Outcome,
+    ask,
+    known,
+    of_kind,
+    run,
+    to_end,
+    until_admitted,
+    until_tokens,
 )
-DIALOGUES: list[dict[str, Any]] = json.loads((FOLDER / "dialogues.json").read_text(encoding="utf-8"))
-GREEDY = SamplingParams(temperature=0.0)
+
+SPEC = ModelSpec(
+    "tiny-qwen3", Family.QWEN, context_length=16384, path=FIXTURE, think=ThinkMarkers("<think>", "</think>")
+)
 SLOTS = 16
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -41,21 +48,6 @@ async def engine() -> AsyncIterator[EngineProcess]:
     await engine.wait_ready()
     yield engine
     await engine.aclose()
-
-
-def known(dialogue: dict[str, Any], **fields: Any) -> GenerationRequest:
-    return ask(
-        "",
-        model="tiny-qwen3",
-        messages=dialogue["messages"],
-        tools=dialogue["tools"],
-        template_kwargs=dialogue["template_kwargs"],
-        **({"sampling": GREEDY} | fields),
-    )
-
-
-def of_kind(kind: str) -> list[dict[str, Any]]:
-    return [dialogue for dialogue in DIALOGUES if dialogue["kind"] == kind]
 
 
 def say(text: str, **fields: Any) -> GenerationRequest:

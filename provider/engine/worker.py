@@ -1,0 +1,288 @@
+"""The MLX backend: one thread owns MLX and runs every model's batch; a second one renders prompts.
+
+    daemon ─▶ child's main thread ─▶ renderer ─▶ step thread: waiting line ─▶ rows of a batch ─▶ daemon
+
+Jobs join and leave the running batch between two steps. Only the step thread touches an MLX array.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+import mlx.core as mx
+
+from gateway_protocol.errors import ErrorCode
+from gateway_protocol.messages import ModelState
+from provider.engine.base import (
+    Admitted,
+    EngineEvent,
+    Failed,
+    Finished,
+    GenerationRequest,
+    Rejected,
+    StopCause,
+)
+from provider.engine.ipc import Beat, ChildChannel, Hello, JobEvent, ModelReport, Serving, Setup
+from provider.engine.prompt import TextModel
+from provider.engine.prompt_cache import PromptCache
+from provider.engine.render import Prepared, Renderer
+from provider.engine.resident import ResidentModel
+from provider.engine.residents import Residents
+from provider.engine.row import Job, PreparedJob
+from provider.engine.spec import ModelSpec
+from provider.engine.waiting import WaitingLine
+
+DEFAULT_SLOTS: Final = 8
+DEFAULT_PROMPT_CACHE_BYTES: Final = 1 << 30
+IDLE_BEAT_SECONDS: Final = 1.0
+QUEUE_RETRY_MS: Final = 1_000
+# A step that fails this often in a row won't get better in this process.
+FAILED_STEPS_IN_A_ROW: Final = 3
+
+
+class MlxBackend:
+    """`submit`, `cancel` and `pause` are called by the child's main thread, the rest by the step thread."""
+
+    def __init__(self, setup: Setup, channel: ChildChannel) -> None:
+        settings = setup.settings
+        self._settings = settings
+        self._channel = channel
+        self._slots = settings.slots or DEFAULT_SLOTS
+        self._renderer = Renderer(settings, on_prepared=self._prepared, on_text=self._text_opened)
+        self._jobs: dict[int, Job] = {}
+        self._line: WaitingLine[PreparedJob] = WaitingLine(
+            seconds=settings.queue_seconds, length=settings.queue_length
+        )
+        self._awaiting_model: list[PreparedJob] = []
+        self._wake = threading.Condition()
+        self._calls: list[Callable[[], None]] = []
+        self._prompts = PromptCache(settings.prompt_cache_bytes or DEFAULT_PROMPT_CACHE_BYTES)
+        self._residents = Residents(
+            self._prompts, slots=self._slots, prefill_step=settings.prefill_step, report=self._report_model
+        )
+        self._preloading = set(setup.preload)
+        self._serving = False
+        self._failed_steps = 0
+        self._beat = Beat()
+
+    def start(self) -> None:
+        self._renderer.start()
+        threading.Thread(target=self._run, name="engine-step", daemon=True).start()
+
+    def submit(self, serial: int, request: GenerationRequest) -> None:
+        job = self._jobs[serial] = Job(serial, request, time.monotonic())
+        self._renderer.prepare(job)
+
+    def cancel(self, serial: int) -> None:
+        job = self._jobs.get(serial)
+        if job is not None:
+            job.cancelled = True
+        self._call(self._count_cancel)
+
+    def pause(self, serial: int, paused: bool) -> None:
+        job = self._jobs.get(serial)
+        if job is not None:
+            job.paused = paused
+            self._call(lambda: None)
+
+    # --- from other threads into the step thread ---------------------------------------------------
+
+    def _call(self, call: Callable[[], None]) -> None:
+        with self._wake:
+            self._calls.append(call)
+            self._wake.notify()
+
+    def _prepared(self, job: Job, prepared: Prepared) -> None:
+        self._call(lambda: self._on_prepared(job, prepared))
+
+    def _text_opened(self, spec: ModelSpec, text: TextModel | str) -> None:
+        self._call(lambda: self._on_text(spec, text))
+
+    def _report_model(self, model: str, state: ModelState, detail: str | None) -> None:
+        self._channel.send(ModelReport(model, state, detail))
+
+    # --- the step thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            on_gpu = mx.default_device().type == mx.DeviceType.gpu
+            self._channel.send(Hello("gpu" if on_gpu else "cpu", self._slots))
+            for model in sorted(self._preloading):
+                spec = self._settings.model(model)
+                assert spec is not None
+                self._renderer.open_text(spec)
+            while True:
+                self._turn()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(70)
+
+    def _turn(self) -> None:
+        with self._wake:
+            if not self._calls and (seconds := self._idle_seconds()) > 0:
+                self._wake.wait(seconds)
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+        if not self._preloading and not self._serving:
+            self._serving = True
+            self._channel.send(Serving(self._slots))
+        self._drop_cancelled()
+        self._hold_and_release()
+        self._expire()
+        self._admit()
+        if (ended := self._residents.advance()) is not None:
+            self._on_loaded(ended)
+        for resident in self._residents.all():
+            if resident.busy:
+                self._step(resident)
+        self._send_beat()
+
+    def _idle_seconds(self) -> float:
+        """How long nothing will have to be done unless someone calls."""
+        now = time.monotonic()
+        if self._residents.loading or any(resident.busy for resident in self._residents.all()):
+            return 0.0
+        if not self._preloading and not self._serving:
+            return 0.0
+        deadline = self._line.next_deadline()
+        return IDLE_BEAT_SECONDS if deadline is None else max(0.0, min(IDLE_BEAT_SECONDS, deadline - now))
+
+    def _send_beat(self) -> None:
+        beat = self._beat
+        beat.active_bytes = mx.get_active_memory()
+        beat.cache_bytes = mx.get_cache_memory()
+        self._channel.send(beat)
+        self._beat = Beat(
+            steps=beat.steps,
+            generated_tokens=beat.generated_tokens,
+            cancels=beat.cancels,
+            limit_bytes=beat.limit_bytes,
+        )
+
+    def _tell(self, job: Job, event: EngineEvent) -> None:
+        self._beat.rows.append(JobEvent(job.serial, event))
+        if not isinstance(event, Admitted):
+            self._jobs.pop(job.serial, None)
+
+    # --- jobs on their way into a batch --------------------------------------------------------------
+
+    def _on_prepared(self, job: Job, prepared: Prepared) -> None:
+        if job.cancelled:
+            self._tell(job, Finished(StopCause.CANCELLED, 0))
+        elif isinstance(prepared, Rejected):
+            self._tell(job, prepared)
+        elif self._line.full:
+            self._tell(job, overloaded("the engine's queue is full"))
+        elif self._residents.get(prepared.spec.id) is None:
+            self._awaiting_model.append(prepared)
+            self._residents.want(prepared.text)
+        else:
+            self._line.add(job.serial, prepared, cost=len(prepared.prompt), since=job.since)
+
+    def _on_text(self, spec: ModelSpec, text: TextModel | str) -> None:
+        if isinstance(text, str):
+            self._residents.failed(spec.id, text)
+            self._on_loaded(spec.id)
+        else:
+            self._residents.want(text)
+
+    def _on_loaded(self, model: str) -> None:
+        """Those who waited for this model get in line, their time there beginning now."""
+        self._preloading.discard(model)
+        waited = [prepared for prepared in self._awaiting_model if prepared.spec.id == model]
+        self._awaiting_model = [prepared for prepared in self._awaiting_model if prepared not in waited]
+        loaded = self._residents.get(model) is not None
+        for prepared in waited:
+            if loaded:
+                self._line.add(
+                    prepared.job.serial, prepared, cost=len(prepared.prompt), since=time.monotonic()
+                )
+            else:
+                self._tell(
+                    prepared.job,
+                    Rejected(ErrorCode.PROVIDER_ERROR, f"model {model} can't be loaded here"),
+                )
+
+    def _admit(self) -> None:
+        free = self._slots - sum(len(resident.rows()) for resident in self._residents.all())
+        if free <= 0 or not len(self._line):
+            return
+        for serial, prepared in self._line.in_order(time.monotonic())[:free]:
+            resident = self._residents.get(prepared.spec.id)
+            assert resident is not None
+            self._line.remove(serial)
+            cached = resident.add(prepared)
+            self._tell(
+                prepared.job,
+                Admitted(len(prepared.prompt), cached, prepared.limit, prepared.reasoning_open),
+            )
+
+    def _expire(self) -> None:
+        for late in self._line.pop_expired(time.monotonic()):
+            self._tell(late.job, overloaded("no slot became free in time"))
+
+    # --- jobs in a batch -----------------------------------------------------------------------------
+
+    def _count_cancel(self) -> None:
+        self._beat.cancels += 1
+
+    def _drop_cancelled(self) -> None:
+        waiting = self._line.select(lambda prepared: prepared.job.cancelled)
+        waiting += [prepared for prepared in self._awaiting_model if prepared.job.cancelled]
+        self._awaiting_model = [prepared for prepared in self._awaiting_model if not prepared.job.cancelled]
+        for prepared in waiting:
+            self._tell(prepared.job, Finished(StopCause.CANCELLED, 0))
+        for resident in self._residents.all():
+            for row in resident.rows():
+                if row.job.cancelled:
+                    resident.remove(row)
+                    self._tell(
+                        row.job, Finished(StopCause.CANCELLED, row.generated, row.job.steps_after_cancel)
+                    )
+
+    def _hold_and_release(self) -> None:
+        for resident in self._residents.all():
+            for row in resident.rows():
+                if row.job.paused and row.uid is not None:
+                    resident.hold(row)
+                elif not row.job.paused and row.uid is None:
+                    end = resident.release(row)
+                    if (output := row.take_output()) is not None:
+                        self._beat.rows.append(output)
+                    if end is not None:
+                        self._tell(row.job, end)
+
+    def _step(self, resident: ResidentModel) -> None:
+        before = resident.rows()
+        try:
+            advanced = resident.step()
+        except Exception:
+            # What failed is MLX or a model, not a job: nothing of the batch can be trusted any more.
+            traceback.print_exc()
+            self._failed_steps += 1
+            if self._failed_steps >= FAILED_STEPS_IN_A_ROW:
+                os._exit(71)
+            for row in resident.reset():
+                self._tell(row.job, Failed("step_error", "the engine's step failed"))
+            return
+        self._failed_steps = 0
+        self._beat.steps += 1
+        self._beat.generated_tokens += len(advanced)
+        for row in before:
+            if row.job.cancelled and row.uid is not None:
+                row.job.steps_after_cancel += 1
+        for row, end in advanced:
+            if (output := row.take_output()) is not None:
+                self._beat.rows.append(output)
+            if end is not None:
+                self._tell(row.job, end)
+
+
+def overloaded(message: str) -> Rejected:
+    return Rejected(ErrorCode.PROVIDER_OVERLOADED, message, retry_after_ms=QUEUE_RETRY_MS)
