@@ -4,7 +4,8 @@
 
 A consumer sees, for each output: any number of `TextDelta` and `ReasoningDelta`; for each call one
 `ToolCallStart`, then `ToolCallArgumentsDelta`s, then `ToolCallEnd`; and last exactly one `Finished` or
-`Failed`. `StopGeneration` may come before that: tell the engine to stop, feed nothing more, call `finish`.
+`Failed`. `StopGeneration` may come before that: tell the engine to stop; if it is `final`, call `finish` at
+once, else go on feeding what still comes and call `finish` when the engine has ended.
 """
 
 from __future__ import annotations
@@ -58,7 +59,13 @@ class ToolCallEnd:
 
 @dataclass(frozen=True, slots=True)
 class StopGeneration:
-    """Nothing after this point can be delivered: the engine is to stop now."""
+    """Nothing after this point can be delivered: the engine is to stop now.
+
+    `final` false: an engine that goes on all the same and makes a second call breaks its promise, which ends
+    the answer in an error (`strict` with `parallel_tool_calls: false`).
+    """
+
+    final: bool = True
 
 
 @dataclass(frozen=True, slots=True)
