@@ -28,10 +28,14 @@ _HEADERS = "authorization, content-type, x-request-id"
 log = structlog.get_logger("gateway")
 
 
+def new_request_id() -> str:
+    return f"req_{secrets.token_hex(16)}"
+
+
 def request_id(request: web.BaseRequest) -> str:
     """This request's ID, minted once."""
     if REQUEST_ID not in request:
-        request[REQUEST_ID] = f"req_{secrets.token_hex(16)}"
+        request[REQUEST_ID] = new_request_id()
     return request[REQUEST_ID]
 
 
@@ -48,7 +52,7 @@ def error_headers(error: ApiError) -> dict[str, str]:
 
 
 def error_response(request: web.BaseRequest, error: ApiError, *, receipt: str | None = None) -> web.Response:
-    headers = error_headers(error)
+    headers = {"x-request-id": request_id(request), **error_headers(error)}
     if receipt is not None:
         headers["x-malibu-receipt"] = receipt
     response = web.Response(

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import ssl
 from collections import deque
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -17,6 +18,7 @@ from provider.local_gateway.api_keys import KeyRing, KeysError, load_keys
 from provider.local_gateway.broker import Broker
 from provider.local_gateway.buyers import Buyers
 from provider.local_gateway.chat import Chat
+from provider.local_gateway.connections import Connections, count_requests, raise_file_limit
 from provider.local_gateway.envelope import envelope_middleware
 from provider.local_gateway.ledger import Ledger, MemoryLedger
 from provider.local_gateway.models import Models
@@ -44,8 +46,8 @@ class LocalGateway:
         self._ring = self._load_ring()
         self._tls = self._load_tls()
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
         self._peers: set[Peer] = set()
-        self._tasks: set[asyncio.Task[object]] = set()
         self.directory: Directory
         self.broker: Broker
         self.switchboard: Switchboard
@@ -90,27 +92,40 @@ class LocalGateway:
         self.switchboard = Switchboard(settings, self.directory, self.broker, self.ledger, self._wall_ms)
         secret = settings.secret or secrets.token_bytes(32)
         buyers = Buyers(self._ring, secret, settings.caps)
-        app = web.Application(middlewares=[envelope_middleware(self._doorkeeper())], client_max_size=0)
+        app = web.Application(middlewares=[count_requests, envelope_middleware(self._doorkeeper())])
         self._add_routes(app, buyers)
+        # aiohttp wants these when the application's server is made, and again for each connection.
+        options: dict[str, Any] = {"access_log": None, "keepalive_timeout": settings.timers.idle_connection}
         self._runner = web.AppRunner(
             app,
-            access_log=None,
             handle_signals=False,
             handler_cancellation=True,
             shutdown_timeout=settings.timers.shutdown,
-            keepalive_timeout=settings.timers.idle_connection,
+            **options,
         )
         await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, settings.host, settings.port, ssl_context=self._tls, reuse_address=True
-        )
         try:
-            await site.start()
+            self._server = await self._listen(self._runner, options)
         except BaseException:
             await self._runner.cleanup()
             raise
         self.url = self._address()
         log.info("gateway_started", url=self.url, open=buyers.open, contract=settings.contract)
+
+    async def _listen(self, runner: web.AppRunner, options: dict[str, Any]) -> asyncio.Server:
+        settings = self.settings
+        server = runner.server
+        assert server is not None
+        most = raise_file_limit(settings.caps.connections)
+        connections = Connections(server, most, settings.timers.request_head, options)
+        return await asyncio.get_running_loop().create_server(
+            connections,
+            settings.host,
+            settings.port,
+            ssl=self._tls,
+            reuse_address=True,
+            backlog=min(most, 1024),
+        )
 
     def _doorkeeper(self) -> Doorkeeper:
         access = self.settings.access
@@ -144,8 +159,8 @@ class LocalGateway:
         app.router.add_get(LINK_PATH, link)
 
     def _address(self) -> str:
-        assert self._runner is not None
-        host, port = self._runner.addresses[0][:2]
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         return f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
 
@@ -158,8 +173,8 @@ class LocalGateway:
         """End running streams in a retryable error, close links so that they come back, free the port."""
         if self._runner is None:
             return
-        for site in [*self._runner.sites]:
-            await site.stop()
+        if self._server is not None:
+            self._server.close()
         self.broker.shut(
             ApiError(ErrorCode.NO_PROVIDER_AVAILABLE, "The gateway is restarting.", retry_after_ms=2000)
         )

@@ -1,0 +1,110 @@
+"""Connections: too many, idle, slow, broken; each its own refusal, others undisturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from provider.local_gateway.server import LocalGateway
+from provider.local_gateway.settings import Caps
+from tests.fakes.fake_provider import FakeJob, FakeProvider
+from tests.provider.local_gateway.conftest import StartGateway, Stream, chat, stream
+
+
+async def connect(gateway: LocalGateway) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = gateway.url.removeprefix("http://").split(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, Any]]:
+    """Status and error of a whole response, after which the connection is closed."""
+    raw = await reader.read()
+    head, _, body = raw.partition(b"\r\n\r\n")
+    document = json.loads(body)
+    assert f"x-request-id: {document['error']['request_id']}".encode() in head
+    return int(head.split()[1]), document["error"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01",  # a TLS hello
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nbad header\r\n\r\n",
+        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_gets_the_envelope(gateway: LocalGateway, sent: bytes) -> None:
+    reader, writer = await connect(gateway)
+    writer.write(sent)
+    status, error = await answer(reader)
+    assert (status, error["code"]) == (400, "invalid_request")
+    writer.close()
+
+
+@pytest.mark.asyncio
+async def test_a_head_that_never_ends(start_gateway: StartGateway, http: aiohttp.ClientSession) -> None:
+    gateway = await start_gateway(timers={"request_head": 0.05})
+    reader, writer = await connect(gateway)
+    writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+    status, error = await answer(reader)
+    assert (status, error["code"]) == (408, "invalid_request")
+    writer.close()
+    async with http.get(f"{gateway.url}/health") as response:
+        assert response.status == 200
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_never_ends(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway(timers={"request_body": 0.05})
+    reader, writer = await connect(gateway)
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Content-Length: 100\r\n\r\n{"
+    )
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    writer.close()
+
+
+@pytest.mark.asyncio
+async def test_the_connection_idle_longest_makes_room(
+    start_gateway: StartGateway, http: aiohttp.ClientSession
+) -> None:
+    gateway = await start_gateway(caps=Caps(connections=50))
+    go = asyncio.Event()
+
+    async def behave(job: FakeJob) -> None:
+        await job.accept()
+        await job.begin()
+        await go.wait()
+        await job.text("undisturbed")
+        await job.complete()
+
+    async with FakeProvider(gateway.link_url, behave=behave) as provider:
+        url = f"{gateway.url}/v1/chat/completions"
+        async with http.post(url, json=chat(stream=True)) as running:
+            idle = [await connect(gateway) for _ in range(200)]
+            status, error = await answer(idle[0][0])
+            assert (status, error["code"]) == (503, "provider_overloaded")
+            go.set()
+            assert (await stream(http, gateway)).text == "undisturbed"
+            assert Stream(await running.read()).text == "undisturbed"
+        assert len(provider.jobs) == 2
+        for _, writer in idle:
+            writer.close()
+
+
+@pytest.mark.asyncio
+async def test_when_nobody_is_idle_the_newcomer_is_turned_away(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway(caps=Caps(connections=1))
+    async with FakeProvider(gateway.link_url):
+        reader, writer = await connect(gateway)
+        status, error = await answer(reader)
+        assert (status, error["code"], error["retryable"]) == (503, "provider_overloaded", True)
+        writer.close()
