@@ -140,6 +140,7 @@ class FakeGateway:
         self._subprotocols = [SUBPROTOCOL] if subprotocols is None else subprotocols
         self._links: asyncio.Queue[FakeLink] = asyncio.Queue()
         self._server: Server | None = None
+        self._open: set[ServerConnection] = set()
         self.port = 0
 
     @property
@@ -166,6 +167,9 @@ class FakeGateway:
     async def __aexit__(self, *exc: object) -> None:
         assert self._server is not None
         self._server.close()
+        # A link that nobody read is paused, and would never notice that its other end has gone.
+        for websocket in self._open:
+            websocket.transport.abort()
         await self._server.wait_closed()
 
     async def dialled(self, *, seconds: float = 10.0) -> FakeLink:
@@ -191,7 +195,11 @@ class FakeGateway:
                 await self._at_once(link)
             return
         self._links.put_nowait(link)
-        await websocket.wait_closed()
+        self._open.add(websocket)
+        try:
+            await websocket.wait_closed()
+        finally:
+            self._open.discard(websocket)
 
 
 def http_answer(status: int, **headers: str) -> Callable[[ServerConnection, Request], Response]:
