@@ -28,6 +28,7 @@ from gateway_protocol.messages import (
 from gateway_protocol.session import ProviderJobs
 from provider.engine.base import Engine
 from provider.jobs.admission import Admission
+from provider.jobs.ends import Histogram, JobEnds
 from provider.jobs.job import Job
 from provider.jobs.outbox import Outbox
 from provider.jobs.plan import AnswerRules
@@ -163,7 +164,7 @@ class JobDispatcher:
         """A job that the ledger has just opened."""
         if self._tasks is None:
             raise RuntimeError("`run` isn't running")
-        job = Job(offer)
+        job = Job(offer, asyncio.get_running_loop().time())
         self._jobs[job.job_id] = job
         self._idle.clear()
         self._outbox.open(job.job_id, job.attempt, job.seal)
@@ -247,6 +248,16 @@ class JobDispatcher:
     @property
     def counters(self) -> Counters:
         return self._runner.tally.counters()
+
+    @property
+    def ends(self) -> JobEnds:
+        """How jobs ended, each once."""
+        return self._runner.ends
+
+    @property
+    def token_gaps(self) -> Histogram:
+        """Seconds between two tokens of one answer."""
+        return self._runner.token_gaps
 
     @property
     def rejected(self) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from gateway_protocol.errors import ApiError, ErrorCode, Fault
-from gateway_protocol.messages import JobOffer, Usage
+from gateway_protocol.messages import FinishReason, JobOffer, Usage
 from provider.engine.base import Admitted, Generation
+from provider.jobs.ends import EndKind, JobEnd
 from provider.jobs.pieces import Piece
 from provider.jobs.pipeline import JobPipeline
 from provider.jobs.plan import Plan
@@ -15,10 +16,13 @@ from provider.jobs.state import JobEvent, JobState, transition
 
 
 class Job:
-    """Mutable, owned by the dispatcher's loop. What is `None` was not reached yet."""
+    """Mutable, owned by the dispatcher's loop. What is `None` was not reached yet. Times are the loop's."""
 
-    def __init__(self, offer: JobOffer) -> None:
+    def __init__(self, offer: JobOffer, now: float) -> None:
         self.offer = offer
+        self.offered_at = now
+        self.first_token_at: float | None = None
+        self.last_token_at = now
         self.job_id = offer.job_id
         self.attempt = offer.attempt
         self.state = JobState.OFFERED
@@ -63,6 +67,28 @@ class Job:
             reasoning_tokens=0 if pipeline is None else pipeline.reasoning_tokens,
         )
 
+    def end(
+        self, kind: EndKind, now: float, *, finish_reason: FinishReason | None, code: ErrorCode | None
+    ) -> JobEnd:
+        """What is told of this job when it is over."""
+        usage = self.usage()
+        counts = usage or Usage(prompt_tokens=0, completion_tokens=0)
+        return JobEnd(
+            job_id=self.job_id,
+            attempt=self.attempt,
+            model=None if self.plan is None else self.plan.request.model,
+            kind=kind,
+            finish_reason=finish_reason,
+            code=code,
+            admitted=usage is not None,
+            prompt_tokens=counts.prompt_tokens,
+            cached_tokens=counts.cached_tokens,
+            completion_tokens=counts.completion_tokens,
+            reasoning_tokens=counts.reasoning_tokens,
+            duration_s=now - self.offered_at,
+            ttft_s=None if self.first_token_at is None else self.first_token_at - self.offered_at,
+        )
+
     @property
     def inference_ran(self) -> bool:
         return self.pipeline is not None and self.pipeline.completion_tokens > 0
@@ -77,8 +103,9 @@ class Job:
         self.timers.clear()
         self.first_token_timer = None
 
-    def first_token(self) -> None:
+    def first_token(self, now: float) -> None:
         """The model speaks: the first-content budget is kept."""
+        self.first_token_at = now
         if self.first_token_timer is not None:
             self.first_token_timer.cancel()
             self.first_token_timer = None

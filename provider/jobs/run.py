@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -17,7 +16,6 @@ from gateway_protocol.codec import encode
 from gateway_protocol.errors import ApiError, ErrorCode, Fault
 from gateway_protocol.limits import FIRST_CONTENT_BASE_MS, FIRST_CONTENT_PER_TOKEN_MS
 from gateway_protocol.messages import (
-    Counters,
     FinishReason,
     JobAccepted,
     JobError,
@@ -40,6 +38,7 @@ from provider.engine.base import (
 )
 from provider.jobs import plan as planning
 from provider.jobs.admission import Admission, Readiness
+from provider.jobs.ends import TOKEN_BOUNDS, EndKind, Histogram, JobEnds, Tally
 from provider.jobs.job import Job
 from provider.jobs.outbox import Outbox
 from provider.jobs.pieces import Piece
@@ -64,27 +63,6 @@ class Wires(Protocol):
     def wake(self) -> None: ...
 
 
-@dataclass(slots=True)
-class Tally:
-    """What this daemon has done since it started."""
-
-    completed: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    rejected: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def counters(self) -> Counters:
-        return Counters(
-            jobs_completed=self.completed,
-            jobs_failed=self.failed,
-            jobs_cancelled=self.cancelled,
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-        )
-
-
 class JobRunner:
     """What all runs share. `serve` is one job's task; the other methods may end it from outside."""
 
@@ -107,6 +85,8 @@ class JobRunner:
         self._signer = signer
         self._wires = wires
         self.tally = Tally()
+        self.ends = JobEnds()
+        self.token_gaps = Histogram(TOKEN_BOUNDS)
 
     async def serve(self, job: Job) -> None:
         """The whole run, until the engine is done with the job. Leaves the job decided, whatever happens."""
@@ -209,7 +189,12 @@ class JobRunner:
         if job.decided:
             return
         assert job.pipeline is not None
-        job.first_token()
+        now = asyncio.get_running_loop().time()
+        if job.first_token_at is None:
+            job.first_token(now)
+        else:
+            self.token_gaps.add(now - job.last_token_at, len(tokens))
+        job.last_token_at = now
         behind = len(tokens) * self._admission.promised >= BEHIND_TOKENS
         self._say(job, job.pipeline.feed(tokens, joined=behind))
         if job.pipeline.done:
@@ -259,8 +244,7 @@ class JobRunner:
         assert proof is not None
         assert usage is not None
         self._outbox.finish(job.job_id, lambda chunks: proof.completed(chunks, finish_reason, usage))
-        self.tally.completed += 1
-        self._count(job)
+        self._count(job, EndKind.COMPLETED, finish_reason=finish_reason)
         self._wires.wake()
 
     def refuse_or_fail(self, job: Job, error: ApiError) -> None:
@@ -284,8 +268,7 @@ class JobRunner:
         if job.over:
             return
         if not job.decided:
-            self.tally.cancelled += 1
-            self._count(job)
+            self._count(job, EndKind.CANCELLED)
         job.advance(JobEvent.ABANDON)
         self._stop(job)
         self._outbox.drop(job.job_id)
@@ -304,11 +287,10 @@ class JobRunner:
                 discard=cancelled,
             )
         if cancelled:
-            self.tally.cancelled += 1
+            self._count(job, EndKind.CANCELLED)
         else:
-            self.tally.failed += 1
             log.info("job_failed", job_id=job.job_id, attempt=job.attempt, code=error.code.value)
-        self._count(job)
+            self._count(job, EndKind.FAILED, code=error.code)
         self._wires.wake()
 
     def _reject(self, job: Job, error: ApiError) -> None:
@@ -321,7 +303,7 @@ class JobRunner:
             retry_after_ms=error.retry_after_ms,
         )
         self._outbox.finish(job.job_id, lambda chunks: self._frame(frame))
-        self.tally.rejected += 1
+        self._count(job, EndKind.REJECTED, code=error.code)
         log.info("job_rejected", job_id=job.job_id, attempt=job.attempt, code=error.code.value)
         self._wires.wake()
 
@@ -334,11 +316,17 @@ class JobRunner:
         if job.generation is not None:
             job.generation.cancel()
 
-    def _count(self, job: Job) -> None:
-        usage = job.usage()
-        if usage is not None:
-            self.tally.prompt_tokens += usage.prompt_tokens
-            self.tally.completion_tokens += usage.completion_tokens
+    def _count(
+        self,
+        job: Job,
+        kind: EndKind,
+        *,
+        finish_reason: FinishReason | None = None,
+        code: ErrorCode | None = None,
+    ) -> None:
+        end = job.end(kind, asyncio.get_running_loop().time(), finish_reason=finish_reason, code=code)
+        self.tally.add(end)
+        self.ends.add(end)
 
     def _arm(self, job: Job, delay_ms: int, message: str) -> asyncio.TimerHandle:
         def expire() -> None:
