@@ -1,6 +1,6 @@
 """What the parser makes of a model's output: one sequence of events, folded two ways.
 
-    tokens ──lexer──parser──▶ events ──choke point (limits)──▶ delivery (whole, incremental, buffered) ──▶ events
+    tokens ──lexer──parser──▶ events ──choke point (limits)──▶ delivery ──▶ events
 
 A consumer sees, for each output: any number of `TextDelta` and `ReasoningDelta`; for each call one
 `ToolCallStart`, then `ToolCallArgumentsDelta`s, then `ToolCallEnd`; and last exactly one `Finished` or

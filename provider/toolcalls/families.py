@@ -12,11 +12,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gateway_protocol.families import Family
+from gateway_protocol.limits import PARAMETER_NAME_CHARS
 from provider.toolcalls.formats.body import Body
 from provider.toolcalls.formats.function_xml import XmlBody
 from provider.toolcalls.formats.json_form import HERMES, LLAMA_BARE, LLAMA_TAGGED, JsonBody
 from provider.toolcalls.formats.python_form import OPENING, OPENING_BEGUN, PythonBody
-from provider.toolcalls.lexer import Kind
+from provider.toolcalls.lexer import Kind, Lexer
 
 # --- spellings, as the chat templates have them ----------------------------------------------------
 
@@ -76,6 +77,25 @@ class Markup:
     bare_function: Format | None = None
     bare_object: Format | None = None
     separators: str = ""
+
+    def lexer(self, schemas: Mapping[str, Schema], think: tuple[str, str] | None) -> Lexer:
+        """Cut this family's output. A parameter's name may be as long as the longest that a tool declares."""
+        fixed = dict(self.fixed)
+        if think is not None:
+            fixed |= {think[0]: Kind.THINK_OPEN, think[1]: Kind.THINK_CLOSE}
+        names = [PARAMETER_NAME_CHARS]
+        for schema in schemas.values():
+            properties = (schema or {}).get("properties")
+            names += map(len, properties) if isinstance(properties, Mapping) else ()
+        return Lexer(fixed, self.named, max(names))
+
+    def begins_call(self, text: str) -> bool:
+        """Whether `text`, not empty, is the beginning of an opener."""
+        return bool(text) and any(
+            marker.startswith(text)
+            for marker, kind in (*self.fixed.items(), *self.named.items())
+            if kind in (Kind.CALL_OPEN, Kind.FUNCTION_OPEN)
+        )
 
 
 def _begins_object(text: str) -> bool:

@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 from gateway_protocol.families import Family
 from gateway_protocol.tool_call_ids import mint
-from provider.toolcalls.delivery import Buffered, Delivery, Incremental, Whole
+from provider.toolcalls.delivery import Delivery
+from provider.toolcalls.delivery_modes import Buffered, Incremental, Whole
 from provider.toolcalls.events import Event, ReasoningDelta, StopGeneration, TextDelta
 from provider.toolcalls.families import MARKUP
 from provider.toolcalls.formats.harmony import HarmonyParser

@@ -192,7 +192,7 @@ class _Reader:
 
 
 def _paired(text: str) -> str:
-    """Two surrogates, as `\\ud83d\\ude80` leaves them, become the character they mean; a lone one is replaced."""
+    """Two surrogates, as `\\ud83d\\ude80` leaves them, become the character they mean; a lone one goes."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

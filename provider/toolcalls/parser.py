@@ -16,23 +16,15 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import Any
 
-from gateway_protocol.limits import PARAMETER_NAME_CHARS
 from provider.toolcalls.families import Format, Markup
 from provider.toolcalls.formats.body import Body, Outcome
-from provider.toolcalls.lexer import Kind, Lexeme, Lexer
+from provider.toolcalls.lexer import Kind, Lexeme
 from provider.toolcalls.lines import LineTracker
-from provider.toolcalls.marks import (
-    Cut,
-    Done,
-    ForgetSpace,
-    Held,
-    Mark,
-    Reasoning,
-    Released,
-    Visible,
-)
+from provider.toolcalls.marks import Cut, Done, ForgetSpace, Held, Mark, Reasoning, Released, Visible
+from provider.toolcalls.opening import Opening, Verdict
 from provider.toolcalls.policy import Cause
 from provider.toolcalls.reasoning import ReasoningText
+from provider.toolcalls.turn_end import TurnEnd
 
 Schemas = Mapping[str, Mapping[str, Any] | None]
 
@@ -58,25 +50,21 @@ class CallParser:
     ) -> None:
         self._markup = markup
         self._schemas = schemas
-        self._lexer = _lexer(markup, schemas, think)
+        self._lexer = markup.lexer(schemas, think)
+        self._turn_end = TurnEnd()
         self._lines = LineTracker(markup.separators)
         self._queue: deque[Lexeme] = deque()
-        self._end_of_turn: list[Lexeme] = []
-        self._opening: list[Lexeme] = []  # all lexemes since the opener
-        self._behind: list[Lexeme] = []  # the text among them that a format may begin with
-        self._wrapped = False
+        self._opening = Opening(markup, wrapped=True)
         self._body: Body | None = None
         self._bare_object = False
         self._after_reasoning = False
         self._seen_text = False
         self._finishing: Cause | None = None
-        self._closed = False
         self._marker_cut = False
+        self._closed = False
         self.plain = plain
-        self._state = _State.TEXT
         self._reasoning = ReasoningText(self._drafts, schemas)
-        if think is not None and reasoning_open:
-            self._state = _State.REASONING
+        self._state = _State.REASONING if think is not None and reasoning_open else _State.TEXT
         self._handlers: dict[_State, Callable[[Lexeme], list[Mark]]] = {
             _State.TEXT: self._on_text,
             _State.OPENING: self._on_opening,
@@ -94,9 +82,9 @@ class CallParser:
 
     @property
     def at_rest(self) -> bool:
-        """In the middle of a line of text or reasoning, with nothing held: what holds no marker's beginning,
-        no line break and no brace passes unchanged, and `skip` may be called instead of `push`."""
-        if self._queue or self._end_of_turn or self._lexer.holding or self._after_reasoning:
+        """In the middle of a line of text or reasoning, with nothing held: what holds no marker's beginning
+        and no line break passes unchanged, and `skip` may be called instead of `push`."""
+        if self._queue or self._turn_end.holding or self._lexer.holding or self._after_reasoning:
             return False
         if self._state is _State.REASONING:
             return self._reasoning.at_rest
@@ -109,7 +97,7 @@ class CallParser:
         return start
 
     def push(self, text: str, _token_id: int | None = None) -> None:
-        self._queue.extend(self._lexer.feed(text))
+        self._queue.extend(self._turn_end.feed(self._lexer.feed(text)))
 
     def read(self, lexeme: Lexeme) -> None:
         """Queue what another parser has cut."""
@@ -118,41 +106,22 @@ class CallParser:
     def finish(self, cause: Cause) -> None:
         """The output is over; `step` gives the last marks."""
         self._finishing = cause
-        holding = self._lexer.holding
-        self._marker_cut = bool(holding) and any(
-            marker.startswith(holding)
-            for marker, kind in (*self._markup.fixed.items(), *self._markup.named.items())
-            if kind in (Kind.CALL_OPEN, Kind.FUNCTION_OPEN)
-        )
-        self._queue.extend(self._lexer.finish())
+        self._marker_cut = self._markup.begins_call(self._lexer.holding)
+        self._queue.extend(self._turn_end.feed(self._lexer.finish()))
 
     def go_plain(self) -> None:
         """Nothing that comes is a call any more. What was held of one has been dealt with."""
         self.plain = True
-        self._reset()
-        self._reasoning.drop_drafts()
-
-    def _reset(self) -> None:
-        self._forget_opening()
         self._body = None
         if self._state is not _State.REASONING:
             self._state = _State.TEXT
+        self._reasoning.drop_drafts()
 
     def step(self) -> list[Mark] | None:
         """Read one lexeme; `None`: nothing is left to read."""
-        if not self._queue:
-            return self._close() if self._finishing and not self._closed else None
-        lexeme = self._queue.popleft()
-        if lexeme.kind is Kind.END_OF_TURN or (self._end_of_turn and lexeme.is_blank()):
-            self._end_of_turn.append(lexeme)
-            return []
-        if self._end_of_turn:
-            # The model went on, so what looked like the end of its turn was text.
-            self._queue.appendleft(lexeme)
-            self._queue.extendleft(held.rest(0) for held in reversed(self._end_of_turn))
-            self._end_of_turn.clear()
-            lexeme = self._queue.popleft()
-        return self._handlers[self._state](lexeme)
+        if self._queue:
+            return self._handlers[self._state](self._queue.popleft())
+        return self._close() if self._finishing and not self._closed else None
 
     # --- text ------------------------------------------------------------------------------------
 
@@ -179,24 +148,25 @@ class CallParser:
             text = lexeme.text.lstrip("\r\n")
             if not text:
                 return []
-            self._after_reasoning = False
             lexeme = lexeme.rest(len(lexeme.text) - len(text))
         if self.plain or self._markup.bare_object is None:
             return self._visible(lexeme)
         at = self._lines.bare_object(lexeme.text)
         before = lexeme.text[:at]
-        self._seen_text = self._seen_text or not (before.isspace() or not before)
-        marks: list[Mark] = [Visible(before, lexeme.start)] if before else []
+        marks = self._said(before, lexeme.start) if before else []
         if at is not None:
-            self._wrapped = False
+            self._opening = Opening(self._markup, wrapped=False)
             marks += self._begin(self._markup.bare_object, lexeme.rest(at))
         return marks
 
     def _visible(self, lexeme: Lexeme) -> list[Mark]:
-        self._after_reasoning = False
         self._lines.feed(lexeme.text)
-        self._seen_text = self._seen_text or not lexeme.is_blank()
-        return [Visible(lexeme.text, lexeme.start)]
+        return self._said(lexeme.text, lexeme.start)
+
+    def _said(self, text: str, start: int) -> list[Mark]:
+        self._after_reasoning = False
+        self._seen_text = self._seen_text or not text.isspace()
+        return [Visible(text, start)]
 
     # --- reasoning -------------------------------------------------------------------------------
 
@@ -210,68 +180,33 @@ class CallParser:
         text = self._reasoning.feed(lexeme)
         return [Reasoning(text)] if text else []
 
-    # --- behind an opener ------------------------------------------------------------------------
+    # --- calls -----------------------------------------------------------------------------------
 
     def _open(self, lexeme: Lexeme, *, wrapped: bool) -> list[Mark]:
         self._state = _State.OPENING
-        self._wrapped = wrapped
-        return self._hold(lexeme)
-
-    def _hold(self, lexeme: Lexeme) -> list[Mark]:
-        self._opening.append(lexeme)
+        self._opening = Opening(self._markup, wrapped=wrapped, first=lexeme)
         return [Held(lexeme.text, lexeme.start)]
 
-    def _forget_opening(self) -> None:
-        self._opening.clear()
-        self._behind.clear()
-
     def _on_opening(self, lexeme: Lexeme) -> list[Mark]:
-        if not self._behind and (lexeme.is_blank() or (self._wrapped and lexeme.kind is Kind.CALL_OPEN)):
-            return self._hold(lexeme)
-        if self._wrapped:
-            return self._wrapped_opening(lexeme)
-        if lexeme.kind in (Kind.PARAMETER_OPEN, Kind.FUNCTION_CLOSE) and self._markup.bare_function:
-            return self._begin(self._markup.bare_function, *self._opening, lexeme)
-        return self._release(lexeme)
-
-    def _wrapped_opening(self, lexeme: Lexeme) -> list[Mark]:
-        """Text behind the opener comes in any number of pieces: a format sees all of it as one."""
-        whole = lexeme
-        if lexeme.kind is Kind.TEXT:
-            text = "".join(piece.text for piece in (*self._behind, lexeme))
-            whole = Lexeme(Kind.TEXT, text, (*self._behind, lexeme)[0].start)
-        undecided = False
-        for form in self._markup.wrapped:
-            if form.begins_with is lexeme.kind:
-                begins = form.recognise(whole.text)
-                if begins:
-                    return self._begin(form, whole)
-                undecided = undecided or begins is None
-        if not undecided:
-            return self._release(lexeme)
-        self._behind.append(lexeme)
-        return self._hold(lexeme)
-
-    def _release(self, lexeme: Lexeme) -> list[Mark]:
-        """Prose that mentions an opener: the text goes on with this lexeme."""
+        decision = self._opening.feed(lexeme)
+        if decision.verdict is Verdict.UNDECIDED:
+            return [Held(lexeme.text, lexeme.start)]
+        if decision.form is not None:
+            return self._begin(decision.form, *decision.lexemes)
+        # Prose that mentions an opener: the text goes on with this lexeme.
         self._queue.appendleft(lexeme)
         self._state = _State.TEXT
-        for piece in self._opening:
-            self._lines.feed(piece.text)
-        self._seen_text = self._seen_text or bool(self._opening)
-        self._forget_opening()
+        for held in self._opening.held:
+            self._lines.feed(held.text)
+        self._seen_text = self._seen_text or bool(self._opening.held)
         return [Released()]
 
-    # --- in a call -------------------------------------------------------------------------------
-
     def _begin(self, form: Format, *lexemes: Lexeme) -> list[Mark]:
-        first = lexemes[0]
-        self._body = form.body(self._schemas.get(first.name), self._wrapped)
+        self._body = form.body(self._schemas.get(lexemes[0].name), self._opening.wrapped)
         self._bare_object = form is self._markup.bare_object
         self._state = _State.CALL
-        self._forget_opening()
         self._queue.extendleft(reversed(lexemes[1:]))
-        return self._on_call(first)
+        return self._on_call(lexemes[0])
 
     def _on_call(self, lexeme: Lexeme) -> list[Mark]:
         body = self._body
@@ -283,14 +218,15 @@ class CallParser:
         if self._bare_object:
             self._lines.feed(taken)
         held: list[Mark] = [Held(taken, lexeme.start)] if taken else []
-        return held + self._call_marks(body, outcome)
+        return held + self._after(body, outcome)
 
-    def _call_marks(self, body: Body, outcome: Outcome) -> list[Mark]:
+    def _after(self, body: Body, outcome: Outcome) -> list[Mark]:
         marks, body.marks = body.marks, []
         if outcome is Outcome.OPEN:
             return marks
         self._queue.extendleft(reversed(body.leftover))
-        self._reset()
+        self._body = None
+        self._state = _State.TEXT
         if outcome is Outcome.NOT_A_CALL:
             self._seen_text = True
             return [*marks, Released()]
@@ -298,34 +234,22 @@ class CallParser:
             return marks
         self._lines.after_call()
         if outcome is Outcome.DONE_INSIDE:
-            self._state, self._wrapped = _State.OPENING, True
+            self._state = _State.OPENING
+            self._opening = Opening(self._markup, wrapped=True)
         return [*marks, Done()]
 
     # --- the end ---------------------------------------------------------------------------------
 
     def _close(self) -> list[Mark] | None:
-        """The queue is empty and nothing follows. Called until it says that it is done."""
+        """The queue is empty and nothing follows. Called until nothing is open."""
         if self._finishing == "length":
             self._closed = True
             return [Cut()] if self._marker_cut or self._state in (_State.OPENING, _State.CALL) else []
         if self._state is _State.CALL:
             assert self._body is not None
-            return self._call_marks(self._body, self._body.finish())
+            return self._after(self._body, self._body.finish())
         if self._state is _State.OPENING:
-            self._reset()
+            self._state = _State.TEXT
             return [Released()]
         self._closed = True
         return self._reasoning.calls() if self._state is _State.REASONING else []
-
-
-def _lexer(markup: Markup, schemas: Schemas, think: tuple[str, str] | None) -> Lexer:
-    """Parameter names may be as long as the longest that a tool declares."""
-    fixed = dict(markup.fixed)
-    if think is not None:
-        fixed |= {think[0]: Kind.THINK_OPEN, think[1]: Kind.THINK_CLOSE}
-    longest = PARAMETER_NAME_CHARS
-    for schema in schemas.values():
-        properties = (schema or {}).get("properties")
-        if isinstance(properties, Mapping):
-            longest = max([longest, *map(len, properties)])
-    return Lexer(fixed, markup.named, longest)

@@ -10,7 +10,6 @@ in another's name), as docs/contract.md, "What becomes a call", 7 has it.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Mapping
 from enum import Enum, auto
@@ -18,15 +17,12 @@ from typing import Any, Final
 
 from provider.toolcalls.envelope import JSON_BLANKS, ObjectText
 from provider.toolcalls.families import HARMONY_TOKENS
+from provider.toolcalls.formats.harmony_header import Header, MessageKind
 from provider.toolcalls.lexer import Kind, Lexeme
 from provider.toolcalls.marks import Arguments, Broken, Cut, Done, Fault, Mark, Named, Reasoning, Visible
 from provider.toolcalls.policy import Cause
 from provider.toolcalls.value_types import ParameterTypes
 
-_RECIPIENT: Final = re.compile(r"to=(\S+)")
-_FUNCTIONS: Final = "functions."
-_NOBODY: Final = frozenset({"assistant", "user", "all"})
-_ROLE: Final = "assistant"
 _CLOSERS: Final = frozenset({Kind.END, Kind.CALL, Kind.RETURN, Kind.END_OF_TURN})
 
 
@@ -34,15 +30,6 @@ class _State(Enum):
     HEADER = auto()
     BODY = auto()
     BETWEEN = auto()
-
-
-class _Message(Enum):
-    """What a body is."""
-
-    CONTENT = auto()
-    REASONING = auto()
-    HIDDEN = auto()
-    CALL = auto()
 
 
 class HarmonyParser:
@@ -55,8 +42,8 @@ class HarmonyParser:
         self._queue: deque[Lexeme] = deque()
         self._offset = 0
         self._state = _State.HEADER
-        self._message = _Message.HIDDEN
-        self._header = _Header(prompted=True)
+        self._message = MessageKind.HIDDEN
+        self._header = Header(prompted=True)
         self._arguments = ObjectText()
         self._name = ""
         self._named = False
@@ -66,14 +53,18 @@ class HarmonyParser:
 
     @property
     def in_reasoning(self) -> bool:
-        return self._state is _State.BODY and self._message in (_Message.REASONING, _Message.HIDDEN)
+        return self._state is _State.BODY and self._message in (MessageKind.REASONING, MessageKind.HIDDEN)
 
     @property
     def at_rest(self) -> bool:
-        return False
+        """In content or reasoning: text passes unchanged, and `skip` may be called instead of `push`."""
+        passing = self._message in (MessageKind.CONTENT, MessageKind.REASONING)
+        return passing and self._state is _State.BODY and not self._queue
 
     def skip(self, length: int) -> int:
-        raise AssertionError("Harmony's text is read token by token")
+        start = self._offset
+        self._offset += length
+        return start
 
     def push(self, text: str, token_id: int | None = None) -> None:
         special = None if token_id is None else HARMONY_TOKENS.get(token_id)
@@ -110,15 +101,15 @@ class HarmonyParser:
         marks = self._end(kind) if self._state is _State.BODY else []
         if kind is Kind.CHANNEL:
             if self._state is not _State.HEADER:
-                self._header = _Header(prompted=True)
+                self._header = Header(prompted=True)
             self._state = _State.HEADER
             self._header.channel_follows()
         elif kind is Kind.START:
             self._state = _State.HEADER
-            self._header = _Header(prompted=False)
+            self._header = Header(prompted=False)
         elif kind in _CLOSERS:
             self._state = _State.BETWEEN
-            self._header = _Header(prompted=True)
+            self._header = Header(prompted=True)
         return marks
 
     def _text(self, lexeme: Lexeme) -> list[Mark]:
@@ -127,17 +118,17 @@ class HarmonyParser:
             return self._unaddressed(lexeme)
         if self._state is _State.BETWEEN or not lexeme.text:
             return []
-        if self._message is _Message.CONTENT:
+        if self._message is MessageKind.CONTENT:
             return [Visible(lexeme.text, lexeme.start)]
-        if self._message is _Message.REASONING:
+        if self._message is MessageKind.REASONING:
             return [Reasoning(lexeme.text)]
-        return self._call_text(lexeme) if self._message is _Message.CALL else []
+        return self._call_text(lexeme) if self._message is MessageKind.CALL else []
 
     def _unaddressed(self, lexeme: Lexeme) -> list[Mark]:
         """Text at the very beginning that is no header: an answer without any channel."""
         if not self._header.is_no_header():
             return []
-        self._state, self._message = _State.BODY, _Message.CONTENT
+        self._state, self._message = _State.BODY, MessageKind.CONTENT
         text = self._header.text
         return [Visible(text, lexeme.start + len(lexeme.text) - len(text))]
 
@@ -146,10 +137,10 @@ class HarmonyParser:
     def _open(self) -> list[Mark]:
         header, self._state = self._header, _State.BODY
         self._message = header.kind()
-        if self._message is not _Message.CALL:
+        if self._message is not MessageKind.CALL:
             return []
         self._arguments = ObjectText()
-        self._name = header.recipient().removeprefix(_FUNCTIONS)
+        self._name = header.function()
         self._named = False
         self._blank.clear()
         # On the analysis channel the first character tells arguments from thoughts about the function.
@@ -166,7 +157,7 @@ class HarmonyParser:
             return self._broken(Fault.ARGUMENTS) if junk else []
         taken = arguments.feed(lexeme.text)
         if arguments.is_object is False and not self._named:
-            self._message = _Message.REASONING
+            self._message = MessageKind.REASONING
             before = "".join(self._blank)
             return [Reasoning(before + lexeme.text)]
         marks: list[Mark] = []
@@ -183,15 +174,15 @@ class HarmonyParser:
         return marks
 
     def _broken(self, fault: Fault) -> list[Mark]:
-        self._message = _Message.HIDDEN
+        self._message = MessageKind.HIDDEN
         return [Broken(fault)]
 
     def _end(self, closer: Kind) -> list[Mark]:
         """The message is over: by its closer, by the next one's beginning, by a natural end."""
-        if self._message is _Message.REASONING and self._name and closer is Kind.CALL:
+        if self._message is MessageKind.REASONING and self._name and closer is Kind.CALL:
             # Thoughts addressed to a function and sent as a call: not its arguments.
             return [Named(self._name), *self._broken(Fault.ARGUMENTS)]
-        if self._message is not _Message.CALL:
+        if self._message is not MessageKind.CALL:
             self._name = ""
             return []
         marks = [] if self._named else self._tell_name()
@@ -204,61 +195,10 @@ class HarmonyParser:
         return [*marks, *self._broken(Fault.ARGUMENTS)]
 
     def _close(self, cause: Cause) -> list[Mark]:
-        addressed = self._state is _State.HEADER and self._header.kind() is _Message.CALL
-        in_call = self._state is _State.BODY and self._message is _Message.CALL
+        addressed = self._state is _State.HEADER and self._header.kind() is MessageKind.CALL
+        in_call = self._state is _State.BODY and self._message is MessageKind.CALL
         if cause == "length":
             return [Cut()] if addressed or in_call else []
         if addressed:
-            return [Named(self._header.recipient().removeprefix(_FUNCTIONS)), Broken(Fault.UNFINISHED)]
+            return [Named(self._header.function()), Broken(Fault.UNFINISHED)]
         return self._end(Kind.END) if in_call else []
-
-
-class _Header:
-    """A header as it comes. `prompted`: the role stands in the prompt, or goes without saying."""
-
-    def __init__(self, *, prompted: bool) -> None:
-        self._prompted = prompted
-        self._role: list[str] = []
-        self._channel: list[str] | None = None
-
-    def add(self, text: str) -> None:
-        (self._role if self._channel is None else self._channel).append(text)
-
-    def channel_follows(self) -> None:
-        """A channel that is named again counts as named now; what was said of the first one is void."""
-        self._channel = []
-
-    @property
-    def text(self) -> str:
-        return "".join(self._role)
-
-    def is_no_header(self) -> bool:
-        """There is no channel, and the text so far can't be the role or a recipient."""
-        if self._channel is not None or not self._prompted:
-            return False
-        text = self.text.lstrip()
-        return not any(text.startswith(part) or part.startswith(text) for part in (_ROLE, "to="))
-
-    def recipient(self) -> str:
-        found = _RECIPIENT.findall("".join(self._channel or ())) or _RECIPIENT.findall(self.text)
-        return found[0] if found else ""
-
-    def is_analysis(self) -> bool:
-        return self._channel_name() == "analysis"
-
-    def _channel_name(self) -> str:
-        """The channel's first word, which a model may spell in capitals or run into the recipient."""
-        words = _RECIPIENT.sub(" ", "".join(self._channel or ())).split()
-        return words[0].lower() if words else ""
-
-    def kind(self) -> _Message:
-        role = _RECIPIENT.sub(" ", self.text).strip()
-        if not self._prompted and role != _ROLE:
-            return _Message.HIDDEN
-        recipient = self.recipient()
-        if recipient and recipient not in _NOBODY:
-            return _Message.CALL
-        channel = self._channel_name()
-        if channel in ("final", "commentary") or self._channel is None:
-            return _Message.CONTENT
-        return _Message.REASONING if channel == "analysis" else _Message.HIDDEN
