@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -14,6 +15,7 @@ from provider.system.lock import is_held
 
 # The daemon answers from memory; one that takes longer than this hangs.
 ANSWER_SECONDS = 5.0
+LOOK_AGAIN_SECONDS = 0.1
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -88,7 +90,10 @@ def stop_daemon() -> None:
         process = psutil.Process(pid)
         ask("POST", "stop")
         print(f"stopping (PID {pid}); running jobs may finish first")
-        process.wait()
+        # A zombie has ended, only its parent hasn't asked yet.
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            with contextlib.suppress(psutil.TimeoutExpired):
+                process.wait(LOOK_AGAIN_SECONDS)
     except psutil.NoSuchProcess:
         pass
     print("stopped")

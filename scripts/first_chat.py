@@ -21,7 +21,7 @@ from cli.control import ask
 from provider.engine.launch import find_openblas
 from provider.errors import UnknownStateError
 
-QUESTION = "What is the capital of France? Answer in one sentence, then say one thing it is known for."
+QUESTION = "Tell me in three sentences why the sea is salty."
 MAX_TOKENS = 120
 # A large model is fetched and loaded in this time too; its progress is shown meanwhile.
 READY_SECONDS = 3600.0

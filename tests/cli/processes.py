@@ -1,0 +1,102 @@
+"""The installed command as real processes, each with its own state folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+COMMAND = str(Path(sys.executable).with_name("malibu-provider"))
+SECONDS = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MALIBU_PROVIDER_")}
+    return {**kept, "MALIBU_PROVIDER_HOME": str(home), **more}
+
+
+def command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        [COMMAND, *arguments],
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+class Running:
+    """A command that goes on; its stderr is read line by line as it comes."""
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        self.home = home
+        self.process = subprocess.Popen(
+            [COMMAND, *arguments],
+            env=environment(home),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def wait_for(self, text: str) -> str:
+        """The first line that contains `text`."""
+
+        def found() -> str | None:
+            return next((line for line in self.lines if text in line), None)
+
+        with self._news:
+            self._news.wait_for(lambda: found() is not None or self._ended, SECONDS)
+            line = found()
+        assert line is not None, "\n".join(self.lines)
+        return line
+
+    def end(self) -> int:
+        """Wait for its end; the exit code."""
+        code = self.process.wait(SECONDS)
+        self._reader.join()
+        return code
+
+    def status(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(command(self.home, "status", "--json").stdout)
+        return document
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.end()
+        assert self.process.stderr is not None
+        self.process.stderr.close()

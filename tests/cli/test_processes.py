@@ -1,0 +1,158 @@
+"""`start`, `gateway`, `status` and `stop` as processes, with the scripted engine."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import Running, command, free_port
+
+MODEL = "mlx-community/Qwen3-8B-4bit"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    file = tmp_path / "script.jsonl"
+    slow = {"match": "slowly", "text": "one two three four", "chars_per_token": 2, "ms_per_token": 100}
+    file.write_text(json.dumps(slow) + "\n" + json.dumps({"text": "Hello!"}) + "\n")
+    return file
+
+
+def start(home: Path, script: Path, *more: str) -> Running:
+    return Running(home, "start", "--engine", "scripted", "--script", str(script), "--model", MODEL, *more)
+
+
+def answer(url: str, content: str) -> str:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": content}]}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        text: str = json.load(response)["choices"][0]["message"]["content"]
+        return text
+
+
+def test_from_start_to_stop(home: Path, script: Path) -> None:
+    port = free_port()
+    with start(home, script, "--local", "--port", str(port)) as daemon:
+        url = f"http://127.0.0.1:{port}"
+        assert daemon.wait_for("ready: ") == f"ready: {url}/v1 (model {MODEL})"
+        assert daemon.wait_for("try: curl ")
+        assert answer(url, "Hi") == "Hello!"
+
+        status = daemon.status()
+        assert status["process"]["pid"] == daemon.process.pid
+        assert status["process"]["state"] == "serving"
+        assert status["link"]["routable"] is True
+        assert (home / "control.sock").stat().st_mode & 0o777 == 0o600
+
+        second = command(home, "start", "--local", "--port", str(free_port()))
+        assert second.returncode == 1
+        assert f"already running (PID {daemon.process.pid}" in second.stderr
+        assert len(second.stderr.splitlines()) == 1
+
+        stopped = command(home, "stop")
+        assert stopped.returncode == 0
+        assert stopped.stdout.endswith("stopped\n")
+        assert daemon.end() == 0
+    assert command(home, "status").returncode == 1
+    assert not (home / "control.sock").exists()
+
+
+def test_a_signal_lets_the_running_answer_finish(home: Path, script: Path) -> None:
+    port = free_port()
+    with (
+        start(home, script, "--local", "--port", str(port)) as daemon,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
+        daemon.wait_for("ready: ")
+        running = pool.submit(answer, f"http://127.0.0.1:{port}", "slowly please")
+        while daemon.status()["jobs"]["running"] != 1:
+            assert daemon.process.poll() is None
+        daemon.process.send_signal(signal.SIGINT)
+        assert running.result() == "one two three four"
+        assert daemon.end() == 0
+
+
+def test_a_killed_daemon_leaves_nothing_in_the_way_and_comes_back_as_itself(home: Path, script: Path) -> None:
+    identities = []
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        with start(home, script, "--local", "--port", str(free_port())) as daemon:
+            daemon.wait_for("ready: ")
+            identities.append(daemon.status()["process"]["provider_id"])
+            daemon.process.send_signal(end)
+            assert daemon.end() == (-9 if end is signal.SIGKILL else 0)
+    assert identities[0] == identities[1]
+
+
+def test_gateway_and_daemon_as_two_processes(home: Path, tmp_path: Path, script: Path) -> None:
+    port = free_port()
+    with Running(tmp_path / "other", "gateway", "--port", str(port)) as gateway:
+        gateway.wait_for("ready: ")
+        with start(home, script, "--gateway", f"ws://127.0.0.1:{port}") as daemon:
+            daemon.wait_for("ready: ")
+            assert answer(f"http://127.0.0.1:{port}", "Hi") == "Hello!"
+            assert command(home, "stop").returncode == 0
+            assert daemon.end() == 0
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.end() == 0
+
+
+@pytest.mark.parametrize("arguments", [("start", "--local"), ("gateway",)])
+def test_a_port_in_use_is_one_line_and_exit_1(home: Path, script: Path, arguments: tuple[str, ...]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        more = ("--engine", "scripted", "--script", str(script)) if arguments[0] == "start" else ()
+        done = command(home, *arguments, "--port", port, *more)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}" in done.stderr.splitlines()[-1]
+    assert "--port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_broken_model_folders_are_one_line_and_exit_1(home: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "config.json").write_text('{"max_position_embeddings": 128}')
+    (cut / "tokenizer.json").write_text("{}")
+    (cut / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+    for folder, words in ((empty, "config.json"), (cut, "is damaged"), (tmp_path / "none", "no folder")):
+        done = command(home, "start", "--local", "--port", str(free_port()), "--model", str(folder))
+        assert done.returncode == 1
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_service_waits_for_its_configuration_to_be_mended(home: Path, script: Path) -> None:
+    home.mkdir(mode=0o700)
+    config = home / "config.toml"
+    port = free_port()
+    config.write_text("[engine]\nslotz = 1\n")
+    with Running(home, "start", "--service", "--local") as daemon:
+        while (status := command(home, "status", "--json")).returncode != 0 or (
+            json.loads(status.stdout)["process"]["state"] != "idle"
+        ):
+            assert daemon.process.poll() is None
+        assert "engine.slotz: unknown key" in json.loads(status.stdout)["process"]["reason"]
+        config.write_text(
+            f'[engine]\nkind = "scripted"\nscript = "{script}"\n[local_gateway]\nport = {port}\n'
+        )
+        daemon.wait_for("ready: ")
+        assert command(home, "stop").returncode == 0
+        assert daemon.end() == 0
+    assert "provider_registered" in (home / "logs" / "daemon.log").read_text()
