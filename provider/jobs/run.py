@@ -52,8 +52,9 @@ log = structlog.get_logger()
 
 # From this size on a request takes so long to check that the link's own frames must not wait for it.
 CHECK_IN_THREAD_CHARS = 128 * 1024
-# With so many tokens waiting over all jobs (if the others have as many as this one), the loop is behind: then
-# fewer and larger chunks, else one for each token.
+# From so many jobs on, and with so many tokens waiting (if the other jobs have as many as this one), the loop
+# is behind: then fewer and larger chunks, else one for each token.
+BEHIND_JOBS = 12
 BEHIND_TOKENS = 64
 
 
@@ -195,7 +196,8 @@ class JobRunner:
         else:
             self.token_gaps.add(now - job.last_token_at, len(tokens))
         job.last_token_at = now
-        behind = len(tokens) * self._admission.promised >= BEHIND_TOKENS
+        jobs = self._admission.promised
+        behind = jobs >= BEHIND_JOBS and jobs * len(tokens) >= BEHIND_TOKENS
         self._say(job, job.pipeline.feed(tokens, joined=behind))
         if job.pipeline.done:
             self._conclude(job)
