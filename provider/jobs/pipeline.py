@@ -46,8 +46,9 @@ class Interpreter(Protocol):
 class JobPipeline:
     """One answer. `feed` tokens until `done`, or call `finish` at the engine's own end.
 
-    After `feed` returned, look at `done`: the answer is decided and the engine is to stop. Then exactly one
-    of `finish_reason` and `error` is set. Nothing may be fed after that.
+    After `feed`, look at `done`: the answer is decided, exactly one of `finish_reason` and `error` is
+    set, nothing may be fed any more. Look at `stop_wanted`, too: the engine is to stop, but what it emits all
+    the same is still to be fed (it may break a promise); it isn't counted.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class JobPipeline:
         self._pieces: list[Piece] = []
         self._opened = False
         self.done = False
+        self.stop_wanted = False
         self.finish_reason: FinishReason | None = None
         self.error: ApiError | None = None
         self.completion_tokens = 0
@@ -78,12 +80,13 @@ class JobPipeline:
         for token in tokens:
             if self.done:
                 break
-            self.completion_tokens += 1
+            counted = not self.stop_wanted
+            self.completion_tokens += counted
             if self._tokens is not None:
                 self._tokens.generated(token)
             events = interpreter.feed(token.text, token.token_id)
             if interpreter.in_reasoning:
-                self.reasoning_tokens += 1
+                self.reasoning_tokens += counted
             if events:
                 before = len(self._pieces)
                 self._take(events)
@@ -129,7 +132,9 @@ class JobPipeline:
                 case ToolCallArgumentsDelta():
                     self._pieces.append(Piece(PieceKind.ARGUMENTS, event.text, event.index))
                 case StopGeneration():
-                    self._take(self._interpreter.finish("stop"))
+                    self.stop_wanted = True
+                    if event.final:
+                        self._take(self._interpreter.finish("stop"))
                 case Finished():
                     self._flush()
                     self.finish_reason = event.finish_reason

@@ -201,13 +201,17 @@ class JobRunner:
         self._say(job, job.pipeline.feed(tokens, joined=behind))
         if job.pipeline.done:
             self._conclude(job)
+        elif job.pipeline.stop_wanted and job.generation is not None:
+            job.generation.cancel()
 
     def _engine_ended(self, job: Job, event: Finished | Failed | Rejected) -> None:
         if job.decided:
             return
-        if isinstance(event, Finished) and event.cause is not StopCause.CANCELLED:
+        stopped = job.pipeline is not None and job.pipeline.stop_wanted
+        if stopped or (isinstance(event, Finished) and event.cause is not StopCause.CANCELLED):
             assert job.pipeline is not None
-            self._say(job, job.pipeline.finish("length" if event.cause is StopCause.LENGTH else "stop"))
+            cut = not stopped and isinstance(event, Finished) and event.cause is StopCause.LENGTH
+            self._say(job, job.pipeline.finish("length" if cut else "stop"))
             self._conclude(job)
         elif isinstance(event, Finished):
             raise job.error(ErrorCode.PROVIDER_ERROR, "The engine stopped this job by itself.")
