@@ -25,6 +25,7 @@ from provider.local_gateway.models import Models
 from provider.local_gateway.peers import LinkRules, Peer
 from provider.local_gateway.providers import Directory
 from provider.local_gateway.settings import GatewaySettings
+from provider.local_gateway.sqlite_ledger import LedgerError, SqliteLedger
 from provider.local_gateway.status import Status
 from provider.local_gateway.switchboard import Switchboard
 
@@ -83,14 +84,24 @@ class LocalGateway:
     def _wall_ms(self) -> int:
         return int(self.settings.wall_clock() * 1000)
 
+    def _open_ledger(self) -> tuple[Ledger, bytes]:
+        """The ledger, and the secret that keeps tenants the same over restarts."""
+        fresh = self.settings.secret or secrets.token_bytes(32)
+        if self.settings.state_file is None:
+            return MemoryLedger(), fresh
+        try:
+            ledger = SqliteLedger(self.settings.state_file)
+        except LedgerError as error:
+            raise GatewayConfigError(str(error)) from None
+        return ledger, self.settings.secret or ledger.secret(fresh)
+
     async def start(self) -> None:
         """Open the port. Raises `OSError` when it is taken."""
         settings = self.settings
-        self.ledger = MemoryLedger()
+        self.ledger, secret = self._open_ledger()
         self.directory = Directory(contract=settings.contract, minimum_version=settings.minimum_version)
         self.broker = Broker(settings, self.directory, self.ledger, self._wall_ms)
         self.switchboard = Switchboard(settings, self.directory, self.broker, self.ledger, self._wall_ms)
-        secret = settings.secret or secrets.token_bytes(32)
         buyers = Buyers(self._ring, secret, settings.caps)
         app = web.Application(middlewares=[count_requests, envelope_middleware(self._doorkeeper())])
         self._add_routes(app, buyers)
@@ -108,6 +119,7 @@ class LocalGateway:
             self._server = await self._listen(self._runner, options)
         except BaseException:
             await self._runner.cleanup()
+            await self.ledger.aclose()
             raise
         self.url = self._address()
         log.info("gateway_started", url=self.url, open=buyers.open, contract=settings.contract)
