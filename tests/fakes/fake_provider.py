@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self
@@ -287,6 +288,7 @@ class FakeProvider:
         version: str = "1.0.0",
         speed: float | None = None,
         features: tuple[str, ...] = (),
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self.url = url
         self.behave = behave or answering("Hello", " there", "!")
@@ -300,6 +302,7 @@ class FakeProvider:
         self.version = version
         self.speed = speed
         self.features = features
+        self.ssl_context = ssl_context
         self.state = ProviderState.READY
         self.jobs: list[FakeJob] = []
         self.acks: asyncio.Queue[HeartbeatAck] = asyncio.Queue()
@@ -341,6 +344,7 @@ class FakeProvider:
             compression=None,
             additional_headers=headers,
             proxy=None,
+            ssl=self.ssl_context,
             ping_interval=None,
             close_timeout=1,
         )
