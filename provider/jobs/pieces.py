@@ -1,8 +1,8 @@
 """What a job has to say next, before it becomes a chunk with a number and a link of the chain.
 
 A `Piece` is one delta in the making. Neighbours of one kind may be joined (`join`) as long as they are
-pieces; once sealed into a chunk they never change. No delta holds more than 64 KiB of text, and text and
-tool calls never share one (docs/protocol.md).
+pieces; once sealed into a chunk they never change. No delta holds more than 64 KiB of text, joined arguments
+no more than 2 KiB, and text and tool calls never share one (docs/protocol.md, docs/contract.md).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from gateway_protocol.limits import DELTA_TEXT_BYTES
+from gateway_protocol.limits import ARGUMENTS_PIECE_BYTES, DELTA_TEXT_BYTES
 from gateway_protocol.messages import Delta, FunctionDelta, ToolCallDelta
 
 
@@ -59,8 +59,13 @@ def can_join(left: Piece, right: Piece) -> bool:
         left.kind is right.kind
         and left.index == right.index
         and left.kind in _JOINABLE
-        and 4 * (len(left.text) + len(right.text)) <= DELTA_TEXT_BYTES
+        and 4 * (len(left.text) + len(right.text)) <= _joined_bytes(left.kind)
     )
+
+
+def _joined_bytes(kind: PieceKind) -> int:
+    # A buyer sees that a large argument is under way: its pieces stay small however far the link is behind.
+    return ARGUMENTS_PIECE_BYTES if kind is PieceKind.ARGUMENTS else DELTA_TEXT_BYTES
 
 
 def join(pieces: Iterable[Piece]) -> list[Piece]:
@@ -69,7 +74,7 @@ def join(pieces: Iterable[Piece]) -> list[Piece]:
     run: list[Piece] = []
     run_chars = 0
     for piece in pieces:
-        fits = 4 * (run_chars + len(piece.text)) <= DELTA_TEXT_BYTES
+        fits = 4 * (run_chars + len(piece.text)) <= _joined_bytes(piece.kind)
         if run and fits and can_join(run[-1], piece):
             run.append(piece)
             run_chars += len(piece.text)

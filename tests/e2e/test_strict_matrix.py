@@ -1,4 +1,4 @@
-"""The table of docs/contract.md under `strict`, through HTTP, each cell buffered and streamed, after a tool turn."""
+"""The `strict` table of docs/contract.md through HTTP, each cell buffered and streamed, after a tool turn."""
 
 from __future__ import annotations
 

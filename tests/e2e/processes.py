@@ -1,0 +1,159 @@
+"""A gateway and daemons as real processes, a relay between them, and buyers that read the raw stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from tests.cli.processes import Running
+from tests.fakes.relay import Relay
+
+MODEL = "mlx-community/Qwen3-8B-4bit"
+
+
+def write_script(folder: Path, *lines: dict[str, Any]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "script.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+class Gateway(Running):
+    """`malibu-provider gateway` on a port of the system's choice."""
+
+    def __init__(self, home: Path, *flags: str) -> None:
+        super().__init__(home, "gateway", "--port", "0", *flags)
+        self.url = self.wait_for("ready: ").removeprefix("ready: ").removesuffix("/v1")
+        self.port = urlsplit(self.url).port or 0
+
+
+class Daemon(Running):
+    """`malibu-provider start --gateway`, scripted. `ready` waits until jobs are sent to it."""
+
+    def __init__(self, home: Path, script: Path, gateway_port: int, *, config: str = "") -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "config.toml").write_text(config)
+        arguments = ["start", "--gateway", f"ws://127.0.0.1:{gateway_port}", "--engine", "scripted"]
+        super().__init__(home, *arguments, "--script", str(script), "--model", MODEL)
+
+    def ready(self) -> Daemon:
+        self.wait_for("ready: ")
+        return self
+
+    async def control(self, command: str, method: str = "POST") -> dict[str, Any]:
+        """One request on the control socket."""
+        connector = aiohttp.UnixConnector(str(self.home / "control.sock"))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.request(method, f"http://daemon/{command}") as response,
+        ):
+            document: dict[str, Any] = await response.json()
+            return document
+
+    async def facts(self) -> dict[str, Any]:
+        """The status document, at once."""
+        return await self.control("status", "GET")
+
+    async def linked(self, links: int, *, seconds: float = 30.0) -> None:
+        """Wait for the `links`-th registration, dialling without waiting for the backoff."""
+        async with asyncio.timeout(seconds):
+            while (await self.facts())["link"]["links"] < links:
+                await self.control("reconnect")
+                await asyncio.sleep(0.05)
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+class Two:
+    """One gateway, a relay and one daemon behind it, as `async with`."""
+
+    def __init__(
+        self, folder: Path, *lines: dict[str, Any], config: str = "", gateway_config: str = ""
+    ) -> None:
+        self._folder = folder
+        self._script = write_script(folder, *lines)
+        self._config = config
+        self._gateway_config = gateway_config
+        self.gateway: Gateway
+        self.daemon: Daemon
+        self.relay: Relay
+
+    async def __aenter__(self) -> Two:
+        home = self._folder / "gateway"
+        home.mkdir()
+        (home / "config.toml").write_text(self._gateway_config)
+        self.gateway = await asyncio.to_thread(Gateway, home)
+        self.relay = await Relay(self.gateway.port).__aenter__()
+        daemon_home = self._folder / "daemon"
+        self.daemon = Daemon(daemon_home, self._script, self.relay.port, config=self._config)
+        await asyncio.to_thread(self.daemon.ready)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for running in (self.daemon, self.gateway):
+            await asyncio.to_thread(running.__exit__, kind, error, trace)
+        await self.relay.__aexit__(kind, error, trace)
+
+
+class Buyer:
+    """Reads one streamed answer as bytes; `text` grows as they come."""
+
+    def __init__(self, url: str, content: str, **fields: Any) -> None:
+        self._url = url
+        messages = [{"role": "user", "content": content}]
+        self._body = {"model": MODEL, "stream": True, "messages": messages} | fields
+        self.text = ""
+        self.status = 0
+        self._news = asyncio.Event()
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=300)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(f"{self._url}/v1/chat/completions", json=self._body) as response,
+        ):
+            self.status = response.status
+            async for data in response.content.iter_any():
+                self.text += data.decode()
+                self._news.set()
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The JSON of each `data:` line but the last."""
+        return [json.loads(line) for line in re.findall(r"^data: (\{.*)$", self.text, re.MULTILINE)]
+
+    async def seen(self, count: int, *, seconds: float = 30.0) -> None:
+        """Wait until so many data lines have come."""
+        async with asyncio.timeout(seconds):
+            while self.text.count("\ndata: ") < count:
+                self._news.clear()
+                await self._news.wait()
+
+    async def done(self, *, seconds: float = 60.0) -> str:
+        """The whole body."""
+        async with asyncio.timeout(seconds):
+            await self._task
+        return self.text
+
+    def leave(self) -> None:
+        self._task.cancel()
+
+
+def masked(text: str) -> str:
+    """The stream without what differs between two runs: ids, times, call IDs, receipts, comment lines."""
+    text = re.sub(r"^:.*\n\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r'"id":"(chatcmpl|call)[^"]*"', '"id":"-"', text)
+    text = re.sub(r'"created":\d+', '"created":0', text)
+    return re.sub(r'"receipt":"[^"]*"', '"receipt":"-"', text)
