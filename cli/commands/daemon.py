@@ -1,0 +1,141 @@
+"""Commands of the daemon itself, and those that look at it from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.commands.options import ConfigOption, JsonOption
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: malibu-provider start --local --model mlx-community/Qwen3-8B-4bit --port 8080")
+def start(
+    local: Annotated[
+        bool, typer.Option("--local", help="Serve programs on this machine, by a gateway here.")
+    ] = False,
+    gateway: Annotated[
+        str | None, typer.Option(metavar="URL", help="The gateway to serve (wss://…).")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="ID, ID=FOLDER or ./FOLDER; may be given several times."),
+    ] = None,
+    port: Annotated[
+        str | None,
+        typer.Option(metavar="PORT", help="The local gateway's port; needs --local. [default: 8080]"),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="mlx|scripted", help="What generates. [default: mlx]")
+    ] = None,
+    script: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON Lines of answers for the scripted engine.")
+    ] = None,
+    config: ConfigOption = None,
+    service: Annotated[
+        bool,
+        typer.Option(
+            "--service", help="Run under launchd or systemd: stay, idle, on faults of configuration."
+        ),
+    ] = False,
+) -> None:
+    """Start serving. Stays in the foreground until Ctrl-C."""
+    from cli.serve import start as run_start
+
+    run_start(
+        local=local,
+        gateway=gateway,
+        models=model or [],
+        port=port,
+        engine=engine,
+        script=script,
+        config_file=config,
+        service=service,
+    )
+
+
+@app.command(epilog="Example: malibu-provider gateway --port 8080, then: start --gateway ws://127.0.0.1:8080")
+def gateway(
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Address to bind. [default: 127.0.0.1]")
+    ] = None,
+    port: Annotated[str | None, typer.Option(metavar="PORT", help="Port to bind. [default: 8080]")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Run only the local gateway; daemons connect to it from this machine or others."""
+    from cli.serve import gateway as run_gateway
+
+    run_gateway(host=host, port=port, config_file=config)
+
+
+@app.command()
+def status(json_: JsonOption = False) -> None:
+    """What the running daemon is doing, and why it gets no jobs if it gets none.
+
+    Exit 0: a daemon runs. 1: none runs. 3: one runs but doesn't answer.
+    """
+    from cli.control import show_status
+
+    raise typer.Exit(show_status(as_json=json_))
+
+
+@app.command()
+def doctor(json_: JsonOption = False, config: ConfigOption = None) -> None:
+    """What is wrong with this set-up, and what to do about it.
+
+    Exit 0: all is well. 1: something fails. 3: could not tell.
+    """
+    from cli.doctor.run import run_doctor
+
+    raise typer.Exit(run_doctor(as_json=json_, config_file=config))
+
+
+@app.command()
+def stop() -> None:
+    """Let the running daemon finish its jobs, then end it; returns when it is gone."""
+    from cli.control import stop_daemon
+
+    stop_daemon()
+
+
+@app.command(
+    epilog="Example: malibu-provider parse --model mlx-community/Qwen3-8B-4bit --tools tools.json output.txt"
+)
+def parse(
+    file: Annotated[str | None, typer.Argument(metavar="FILE|-", help="The model's raw output.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="ID", help="The model that wrote it.")] = None,
+    tools: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The request's tools, or the request, as JSON.")
+    ] = None,
+    parallel_tool_calls: Annotated[
+        bool, typer.Option("--parallel-tool-calls", help="As if the request said true.")
+    ] = False,
+    finish_reason: Annotated[str, typer.Option(metavar="stop|length", help="Why generation ended.")] = "stop",
+    contract: Annotated[str, typer.Option(metavar="malibu|strict", help="The contract in force.")] = "malibu",
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Print the chunks of a stream, one a line.")
+    ] = False,
+    chunk_chars: Annotated[
+        int | None, typer.Option(metavar="N", help="Read the output in pieces of N characters.")
+    ] = None,
+    cases: Annotated[
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Read cases, print a line for each.")
+    ] = None,
+) -> None:
+    """What the daemon makes of a model's raw output: text, reasoning and tool calls."""
+    from cli.parse import parse as run_parse
+
+    run_parse(
+        file=file,
+        model=model,
+        tools=tools,
+        parallel=parallel_tool_calls,
+        finish_reason=finish_reason,
+        contract=contract,
+        stream=stream,
+        chunk_chars=chunk_chars,
+        cases=cases,
+    )
