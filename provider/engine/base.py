@@ -185,6 +185,7 @@ class EngineStatus:
     """A snapshot for heartbeat and status. `detail`: why it isn't ready, in words for the owner.
 
     `submitted`, `cancels`: jobs and cancels that the engine's child was sent, over all restarts.
+    `parked`: it has no child, until the machine may serve again.
     """
 
     ready: bool
@@ -204,6 +205,7 @@ class EngineStatus:
     submitted: int = 0
     cancels: int = 0
     child_pid: int | None = None
+    parked: bool = False
 
 
 class Generation(Protocol):

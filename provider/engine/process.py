@@ -66,8 +66,8 @@ class EngineProcess:
         self._open: dict[int, OpenGeneration] = {}
         self._serial = 0
 
-    async def start(self) -> None:
-        """Check what can be checked, start the child, return once it is up.
+    async def start(self, *, parked: bool = False) -> None:
+        """Check what can be checked, start the child, return once it is up; `parked`: without the child.
 
         Raises `ScriptError` for a bad script, `EngineStartError` where a model's folder is missing or
         damaged or the child can't come up. Whether the model then loads, `wait_ready` tells.
@@ -80,6 +80,9 @@ class EngineProcess:
         else:
             for spec in settings.models:
                 await asyncio.to_thread(check_folder, spec.id, spec.path)
+        if parked:
+            self._view.on_park()
+            return
         self._started = asyncio.get_running_loop().create_future()
         self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
         try:
@@ -121,6 +124,18 @@ class EngineProcess:
 
     async def wait_change(self) -> None:
         await self._view.changed.wait()
+
+    async def park(self) -> None:
+        """End the child, and with it every byte it holds, until `unpark`. Open jobs fail: park when idle."""
+        if not self._view.parked:
+            await self.aclose()
+            self._view.on_park()
+
+    def unpark(self) -> None:
+        """Begin to serve again; a child that can't start is tried again like one that died."""
+        if self._view.parked:
+            self._view.on_unpark()
+            self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
 
     async def aclose(self) -> None:
         if self._supervisor is not None:

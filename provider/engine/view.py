@@ -39,6 +39,7 @@ class EngineView:
         }
         self.changed = Changed()
         self.submitted = 0
+        self.parked = False
         self._device: str = settings.device
         self._slots = settings.slots or 1
         self._serving = False
@@ -103,15 +104,31 @@ class EngineView:
         self._beat = beat
 
     def on_death(self, how: str, delay: float, *, crash_loop: bool) -> None:
-        resident = tuple(model for model, state in self._states.items() if state is ModelState.READY)
-        self._resident = resident or self._resident
-        for model in self._resident:
-            self._states[model] = ModelState.LOADING
-        self._serving = False
-        self._pid = None
+        self._child_gone(ModelState.LOADING)
         self._restarts += 1
         again = f"next start in {delay:.0f} s" if delay >= 1 else "restarting"
         self._trouble = f"{how}; it dies again and again, {again}" if crash_loop else f"{how}; {again}"
+        self.changed.set()
+
+    def on_park(self) -> None:
+        self._child_gone(ModelState.UNLOADED)
+        self.parked = True
+        self._trouble = "unloaded while paused"
+        self.changed.set()
+
+    def on_unpark(self) -> None:
+        self.parked = False
+        self._trouble = "starting"
+        self.changed.set()
+
+    def _child_gone(self, resident_become: ModelState) -> None:
+        """What was resident is loaded again by the next child; its figures count on."""
+        resident = tuple(model for model, state in self._states.items() if state is ModelState.READY)
+        self._resident = resident or self._resident
+        for model in self._resident:
+            self._states[model] = resident_become
+        self._serving = False
+        self._pid = None
         last, before = self._beat, self._before
         self._before = Beat(
             before.steps + last.steps,
@@ -119,7 +136,6 @@ class EngineView:
             before.cancels + last.cancels,
         )
         self._beat = Beat(limit_bytes=last.limit_bytes)
-        self.changed.set()
 
     def status(self, *, running: int, waiting: int) -> EngineStatus:
         beat, before = self._beat, self._before
@@ -141,4 +157,5 @@ class EngineView:
             submitted=self.submitted,
             cancels=before.cancels + beat.cancels,
             child_pid=self._pid,
+            parked=self.parked,
         )
