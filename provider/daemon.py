@@ -83,6 +83,7 @@ class Daemon:
                 "stop": self._command_stop,
                 "pause": self._command_pause,
                 "resume": self._command_resume,
+                "reconnect": self._command_reconnect,
                 "rotate-key": self._command_rotate_key,
             },
         )
@@ -206,6 +207,11 @@ class Daemon:
         if self._serving is not None:
             self._serving.jobs.resume()
         return {"paused": False}
+
+    async def _command_reconnect(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._serving is not None:
+            self._serving.reconnect()
+        return {"dialling": self._serving is not None}
 
     async def _command_rotate_key(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         identity = await asyncio.to_thread(self._rotate)

@@ -146,6 +146,10 @@ class Serving:
         while not self.board.routable:
             await self.board.news.wait()
 
+    def reconnect(self) -> None:
+        """The network has changed: dial now if no link stands."""
+        self._supervisor.poke()
+
     async def adopt(self, identity: Identity) -> None:
         """Go on under a new key: register again at once, with the last key's consent."""
         if self._connection is not None:
