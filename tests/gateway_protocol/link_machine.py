@@ -320,8 +320,8 @@ class LinkMachine(RuleBasedStateMachine):
                 self.phase[attempt] = "offered"
                 self.store.open(attempt)
             case events.CancelRequested(job_id, number):
-                assert self.phase[job_id, number] != "ended"
-                self.finish((job_id, number), failed((job_id, number)))
+                if self.phase[job_id, number] != "ended":
+                    self.finish((job_id, number), failed((job_id, number)))
             case events.JobAcknowledged(job_id, number, seq, done):
                 self.store.acknowledge((job_id, number), seq)
                 if done:
