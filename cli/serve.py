@@ -61,4 +61,4 @@ def gateway(*, host: str | None, port: str | None, config_file: Path | None) -> 
     loaded = load_config(config_file, {"local_gateway.host": host, "local_gateway.port": port})
     from provider.app import run_gateway
 
-    raise typer.Exit(asyncio.run(run_gateway(loaded)))
+    raise typer.Exit(asyncio.run(run_gateway(loaded, paths())))

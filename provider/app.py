@@ -23,16 +23,19 @@ from provider.errors import ProviderError
 from provider.jobs.plan import AnswerRules
 from provider.link.dial import LinkSettings
 from provider.link.presence import Identity
-from provider.local_gateway.settings import GatewaySettings, Timers
+from provider.local_gateway.settings import Access, Caps, GatewaySettings, Timers
 from provider.logs import RotatingFile, configure_logs
 from provider.models.catalogue import DEMO_MODEL
 from provider.models.library import ModelLibrary
+from provider.policy.rules import Level, Policy
+from provider.policy.schedule import parse_window
 from provider.serving import ServingPlan, start_gateway
 from provider.system.crash_loop import CRASHES, WITHIN_SECONDS, CrashLoopGuard
 from provider.system.facts import this_machine
 from provider.system.identity import StoredIdentity, load_identity, rotate_key
 from provider.system.lock import acquire
 from provider.system.paths import Paths
+from provider.system.zone import local_zone
 
 Load = Callable[[], LoadedConfig]
 
@@ -78,13 +81,14 @@ async def run_start(load: Load, paths: Paths, *, config_file: Path, local: bool,
         return code
 
 
-async def run_gateway(loaded: LoadedConfig) -> int:
+async def run_gateway(loaded: LoadedConfig, paths: Paths) -> int:
     """Only the gateway, until a signal."""
     settings = loaded.settings
+    paths.create()
     configure_logs(settings.log.level, settings.log.format)
     stopping = asyncio.Event()
     on_signals(stopping.set)
-    gateway = await start_gateway(gateway_settings(settings))
+    gateway = await start_gateway(gateway_settings(settings, paths))
     say(f"ready: {gateway.url}/v1")
     say(f"to serve it: malibu-provider start --gateway {gateway.link_url}")
     await stopping.wait()
@@ -108,7 +112,7 @@ def serving_plan(settings: Settings, paths: Paths, *, local: bool) -> ServingPla
             allow_insecure=settings.gateway.allow_insecure,
             user_agent=f"malibu-provider/{product_version()}",
         ),
-        gateway=gateway_settings(settings) if local else None,
+        gateway=gateway_settings(settings, paths) if local else None,
         identity=_identity(load_identity(paths.state)),
         software=Software(
             name="malibu-provider",
@@ -166,11 +170,11 @@ def engine_settings(settings: Settings, models: tuple[ModelSpec, ...]) -> Engine
     )
 
 
-def gateway_settings(settings: Settings) -> GatewaySettings:
-    dispatch = settings.dispatch
+def gateway_settings(settings: Settings, paths: Paths) -> GatewaySettings:
+    dispatch, local = settings.dispatch, settings.local_gateway
     return GatewaySettings(
-        host=settings.local_gateway.host,
-        port=settings.local_gateway.port,
+        host=local.host,
+        port=local.port,
         contract=settings.contract,
         max_messages=settings.limits.messages,
         force_tools=settings.tools.force,
@@ -181,7 +185,44 @@ def gateway_settings(settings: Settings) -> GatewaySettings:
             job_deadline=dispatch.deadline_seconds,
             resume_window=dispatch.resume_seconds,
         ),
+        tls_cert=local.tls_cert,
+        tls_key=local.tls_key,
+        state_file=paths.state / "gateway.sqlite3",
+        access=Access(
+            keys_file=local.keys_file,
+            provider_tokens=_lines(local.provider_tokens_file),
+            provider_keys=None if local.provider_keys is None else frozenset(local.provider_keys),
+            hosts=frozenset(local.hosts),
+            origins=frozenset(local.origins),
+        ),
+        caps=Caps(requests_per_minute=local.requests_per_minute, streams_per_key=local.streams_per_key),
     )
+
+
+def policy(settings: Settings) -> Policy:
+    """When this machine may serve, in its own time zone."""
+    rules = settings.policy
+    return Policy(
+        windows=tuple(parse_window(window) for window in rules.windows),
+        zone=local_zone(),
+        serve_on_battery=rules.on_battery,
+        serve_in_low_power=rules.low_power,
+        thermal_limit=None if rules.thermal == "off" else Level(rules.thermal),
+        memory_limit=None if rules.memory == "off" else Level(rules.memory),
+        user_idle_seconds=rules.user_idle_seconds,
+        free_disk_bytes=int(rules.free_disk_gb * 1e9),
+    )
+
+
+def _lines(file: Path | None) -> frozenset[str]:
+    """The words of a file, one a line; none without a file."""
+    if file is None:
+        return frozenset()
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProviderError(f"can't read {file}: {error}") from None
+    return frozenset(line.strip() for line in lines if line.strip())
 
 
 def _identity(stored: StoredIdentity) -> Identity:

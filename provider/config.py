@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from provider.errors import ConfigError
+from provider.policy.schedule import parse_window
 
 ENV_PREFIX = "MALIBU_PROVIDER_"
 # Names under the prefix that aren't configuration keys: the two that say where to look.
@@ -129,8 +130,50 @@ class DrainSection(Section):
 
 
 class LocalGatewaySection(Section):
+    """Where the local gateway listens, and whom it lets in."""
+
     host: str = "127.0.0.1"
     port: Annotated[Whole, Field(ge=0, le=65535)] = 8080
+    keys_file: FilePath | None = None
+    provider_tokens_file: FilePath | None = None
+    provider_keys: Words | None = None
+    hosts: Words = ()
+    origins: Words = ()
+    tls_cert: FilePath | None = None
+    tls_key: FilePath | None = None
+    requests_per_minute: Annotated[Whole, Field(ge=1)] | None = None
+    streams_per_key: Annotated[Whole, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _tls_is_a_pair(self) -> LocalGatewaySection:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ValueError(f"{missing}|is needed too: a certificate and its key go together")
+        return self
+
+
+PressureLimit = Literal["fair", "serious", "critical", "off"]
+
+
+class PolicySection(Section):
+    """When this machine may serve."""
+
+    windows: Words = ()
+    on_battery: bool = False
+    low_power: bool = False
+    thermal: PressureLimit = "serious"
+    memory: PressureLimit = "critical"
+    user_idle_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    free_disk_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+
+    @model_validator(mode="after")
+    def _checked_windows(self) -> PolicySection:
+        for window in self.windows:
+            try:
+                parse_window(window)
+            except ValueError as error:
+                raise ValueError(f"windows|{error}") from None
+        return self
 
 
 class MetricsSection(Section):
@@ -153,6 +196,17 @@ class LogSection(Section):
     format: Literal["auto", "console", "json"] = "auto"
 
 
+# Files that are only read: one that is missing is a slip in the configuration.
+FILE_KEYS = (
+    "engine.script",
+    "gateway.token_file",
+    "local_gateway.keys_file",
+    "local_gateway.provider_tokens_file",
+    "local_gateway.tls_cert",
+    "local_gateway.tls_key",
+)
+
+
 class Settings(Section):
     """The whole configuration, checked. Immutable; a change of the file is a new `Settings`."""
 
@@ -166,19 +220,20 @@ class Settings(Section):
     dispatch: DispatchSection = DispatchSection()
     drain: DrainSection = DrainSection()
     local_gateway: LocalGatewaySection = LocalGatewaySection()
+    policy: PolicySection = PolicySection()
     metrics: MetricsSection = MetricsSection()
     status: StatusSection = StatusSection()
     log: LogSection = LogSection()
 
     @model_validator(mode="after")
-    def _script_needed(self) -> Settings:
+    def _files_are_there(self) -> Settings:
         if self.engine.kind == "scripted" and self.engine.script is None:
             raise ValueError('engine.script|is needed with engine.kind = "scripted": a JSON Lines file')
-        if self.engine.script is not None and not self.engine.script.is_file():
-            raise ValueError(f"engine.script|no such file: {self.engine.script}")
-        token = self.gateway.token_file
-        if token is not None and not token.is_file():
-            raise ValueError(f"gateway.token_file|no such file: {token}")
+        for key in FILE_KEYS:
+            section, _, name = key.partition(".")
+            file = getattr(getattr(self, section), name)
+            if file is not None and not file.is_file():
+                raise ValueError(f"{key}|no such file: {file}")
         return self
 
 

@@ -112,6 +112,13 @@ def test_a_models_section_is_kept_by_its_id(loading: Load) -> None:
         ("[status]\nurl = 'ftp://x'", "status.url: must be an http:// or https:// URL"),
         ("[engine]\nkind = 'scripted'", 'engine.script: is needed with engine.kind = "scripted"'),
         ("[engine]\nscript = '/no/such'", "engine.script: no such file: /no/such"),
+        ("[local_gateway]\ntls_cert = '/x'", "local_gateway.tls_key: is needed too"),
+        ("[local_gateway]\nkeys_file = '/no/such'", "local_gateway.keys_file: no such file: /no/such"),
+        (
+            "[policy]\nwindows = ['Mon 25:00-26:00']",
+            "policy.windows: 'Mon 25:00-26:00': 25:00 is no time of day",
+        ),
+        ("[policy]\nthermal = 'hot'", "policy.thermal: must be 'fair', 'serious', 'critical' or 'off'"),
         ("[model.x]\ntool_parser = 'hermes'", "model.x.tool_parser: must be 'qwen', 'gpt_oss'"),
     ],
 )
@@ -175,7 +182,9 @@ def uncommented_example() -> str:
 
 def test_the_example_documents_every_key_and_nothing_else(loading: Load, tmp_path: Path) -> None:
     (tmp_path / "there").touch()
-    text = re.sub(r'(token_file|script) = "[^"]*"', rf'\1 = "{tmp_path}/there"', uncommented_example())
+    text = re.sub(
+        r'(\w*file|script|tls_cert|tls_key) = "[^"]*"', rf'\1 = "{tmp_path}/there"', uncommented_example()
+    )
     loaded = loading(text)
     assert {re.sub(r"^model\.my-model\.", "model.<id>.", key) for key in loaded.origins} == set(known_keys())
 
