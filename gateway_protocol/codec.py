@@ -25,8 +25,8 @@ from gateway_protocol.messages import FromGateway, FromProvider, Nack, NackCode,
 
 _FROM_GATEWAY: Final[TypeAdapter[FromGateway]] = TypeAdapter(FromGateway)
 _FROM_PROVIDER: Final[TypeAdapter[FromProvider]] = TypeAdapter(FromProvider)
-_GATEWAY_MESSAGES: Final = tuple(m for m in get_args(get_args(FromGateway)[0]) if m is not Nack)
-_PROVIDER_MESSAGES: Final = tuple(m for m in get_args(get_args(FromProvider)[0]) if m is not Nack)
+_GATEWAY_MESSAGES: Final = frozenset(get_args(get_args(FromGateway)[0])) - {Nack}
+_PROVIDER_MESSAGES: Final = frozenset(get_args(get_args(FromProvider)[0])) - {Nack}
 _GATEWAY_TYPES: Final = frozenset(str(m.model_fields["type"].default) for m in _GATEWAY_MESSAGES)
 _PROVIDER_TYPES: Final = frozenset(str(m.model_fields["type"].default) for m in _PROVIDER_MESSAGES)
 # What a type may look like to count as a newer peer's; anything else is malformed.
@@ -61,9 +61,10 @@ def encode(message: Wire) -> str:
     `job_offer.request` and `logprobs`, which are carried as they are.
     """
     text = message.model_dump_json(exclude_none=True)
-    from_gateway = isinstance(message, _GATEWAY_MESSAGES)
-    cap = FRAME_FROM_GATEWAY_BYTES if from_gateway else FRAME_FROM_PROVIDER_BYTES
-    _check_size(text, cap, getattr(message, "type", None))
+    # Looked up by exact type: `isinstance` against models goes through their metaclass, three times as slow.
+    cap = FRAME_FROM_GATEWAY_BYTES if type(message) in _GATEWAY_MESSAGES else FRAME_FROM_PROVIDER_BYTES
+    if len(text) * 4 > cap:
+        _check_size(text, cap, getattr(message, "type", None))
     return text
 
 
@@ -89,7 +90,8 @@ def _text(frame: str | bytes, cap: int) -> str:
     """The frame as text within its cap and free of `NaN` and `Infinity`, which are no JSON (RFC 8259, 6)."""
     if not isinstance(frame, str):
         raise FrameError(NackCode.MALFORMED, None, "a frame is a text frame, this one is binary")
-    _check_size(frame, cap, None)
+    if len(frame) * 4 > cap:
+        _check_size(frame, cap, None)
     # pydantic's parser takes these two words for numbers; a string may hold them, so only then look closer.
     if "NaN" in frame or "Infinity" in frame:
         try:
@@ -100,9 +102,7 @@ def _text(frame: str | bytes, cap: int) -> str:
 
 
 def _check_size(text: str, cap: int, message_type: str | None) -> None:
-    """Compare UTF-8 bytes with the cap, encoding only where the number of characters leaves it open."""
-    if len(text) * 4 <= cap:
-        return
+    """Compare UTF-8 bytes with the cap; callers skip this where the number of characters decides it."""
     if len(text) > cap or len(text.encode("utf-8", "surrogatepass")) > cap:
         raise FrameError(NackCode.TOO_LARGE, message_type, f"a frame holds at most {cap} bytes")
 
