@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from cli.commands import daemon, groups
+from cli.commands import daemon, gateway, groups
 from provider.errors import ProviderError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(daemon.app)
+app.add_typer(gateway.app, name="gateway")
 app.add_typer(groups.models_app, name="models")
 app.add_typer(groups.config_app, name="config")
 app.add_typer(groups.service_app, name="service")

@@ -56,9 +56,22 @@ def start(
     raise typer.Exit(code)
 
 
-def gateway(*, host: str | None, port: str | None, config_file: Path | None) -> None:
+def gateway(
+    *,
+    host: str | None,
+    port: str | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    config_file: Path | None,
+) -> None:
     """Serve the gateway alone until a signal."""
-    loaded = load_config(config_file, {"local_gateway.host": host, "local_gateway.port": port})
+    flags = {
+        "local_gateway.host": host,
+        "local_gateway.port": port,
+        "local_gateway.tls_cert": str(tls_cert) if tls_cert else None,
+        "local_gateway.tls_key": str(tls_key) if tls_key else None,
+    }
+    loaded = load_config(config_file, flags)
     from provider.app import run_gateway
 
     raise typer.Exit(asyncio.run(run_gateway(loaded, paths())))

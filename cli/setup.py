@@ -18,6 +18,8 @@ FLAG_NAMES: Mapping[str, str] = {
     "engine.script": "--script",
     "local_gateway.host": "--host",
     "local_gateway.port": "--port",
+    "local_gateway.tls_cert": "--tls-cert",
+    "local_gateway.tls_key": "--tls-key",
 }
 
 
@@ -33,8 +35,10 @@ def config_file(given: Path | None) -> tuple[Path, bool]:
     return paths().config_file, False
 
 
-def load_config(given: Path | None, flags: Mapping[str, Any] | None = None) -> LoadedConfig:
-    """The checked configuration. Raises `ConfigError`."""
+def load_config(
+    given: Path | None, flags: Mapping[str, Any] | None = None, *, made_now: str | None = None
+) -> LoadedConfig:
+    """The checked configuration. `made_now`: see `provider.config.load`. Raises `ConfigError`."""
     file, required = config_file(given)
     return load(
         file=file,
@@ -42,4 +46,5 @@ def load_config(given: Path | None, flags: Mapping[str, Any] | None = None) -> L
         environment=os.environ,
         flags=flags or {},
         flag_names=FLAG_NAMES,
+        made_now=made_now,
     )

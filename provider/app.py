@@ -187,9 +187,9 @@ def gateway_settings(settings: Settings, paths: Paths) -> GatewaySettings:
         ),
         tls_cert=local.tls_cert,
         tls_key=local.tls_key,
-        state_file=paths.state / "gateway.sqlite3",
+        state_file=paths.gateway_state,
         access=Access(
-            keys_file=local.keys_file,
+            keys_file=local.keys_file or usual_keys_file(paths),
             provider_tokens=_lines(local.provider_tokens_file),
             provider_keys=None if local.provider_keys is None else frozenset(local.provider_keys),
             hosts=frozenset(local.hosts),
@@ -197,6 +197,11 @@ def gateway_settings(settings: Settings, paths: Paths) -> GatewaySettings:
         ),
         caps=Caps(requests_per_minute=local.requests_per_minute, streams_per_key=local.streams_per_key),
     )
+
+
+def usual_keys_file(paths: Paths) -> Path | None:
+    """The file that `gateway key add` makes where the configuration names none, once it is there."""
+    return paths.keys_file if paths.keys_file.is_file() else None
 
 
 def policy(settings: Settings) -> Policy:

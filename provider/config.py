@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from provider.errors import ConfigError
@@ -226,13 +234,14 @@ class Settings(Section):
     log: LogSection = LogSection()
 
     @model_validator(mode="after")
-    def _files_are_there(self) -> Settings:
+    def _files_are_there(self, info: ValidationInfo) -> Settings:
+        made_now = (info.context or {}).get("made_now")
         if self.engine.kind == "scripted" and self.engine.script is None:
             raise ValueError('engine.script|is needed with engine.kind = "scripted": a JSON Lines file')
         for key in FILE_KEYS:
             section, _, name = key.partition(".")
             file = getattr(getattr(self, section), name)
-            if file is not None and not file.is_file():
+            if file is not None and not file.is_file() and key != made_now:
                 raise ValueError(f"{key}|no such file: {file}")
         return self
 
@@ -260,10 +269,12 @@ def load(
     environment: Mapping[str, str],
     flags: Mapping[str, Any],
     flag_names: Mapping[str, str] | None = None,
+    made_now: str | None = None,
 ) -> LoadedConfig:
     """Merge the layers and check them. `flags`: dotted key → value, `None` for a flag that wasn't given.
 
-    `flag_names`: dotted key → the flag as typed, for messages. Raises `ConfigError`.
+    `flag_names`: dotted key → the flag as typed, for messages. `made_now`: a key whose file the caller is
+    about to make, so it may be missing. Raises `ConfigError`.
     """
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -278,7 +289,7 @@ def load(
             _put(merged, key, value)
             origins[key] = origin
     try:
-        settings = Settings.model_validate(merged)
+        settings = Settings.model_validate(merged, context={"made_now": made_now})
     except ValidationError as error:
         raise ConfigError([_describe(fault, origins) for fault in error.errors()]) from None
     return LoadedConfig(settings, origins, file)

@@ -57,20 +57,6 @@ def start(
     )
 
 
-@app.command(epilog="Example: malibu-provider gateway --port 8080, then: start --gateway ws://127.0.0.1:8080")
-def gateway(
-    host: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Address to bind. [default: 127.0.0.1]")
-    ] = None,
-    port: Annotated[str | None, typer.Option(metavar="PORT", help="Port to bind. [default: 8080]")] = None,
-    config: ConfigOption = None,
-) -> None:
-    """Run only the local gateway; daemons connect to it from this machine or others."""
-    from cli.serve import gateway as run_gateway
-
-    run_gateway(host=host, port=port, config_file=config)
-
-
 @app.command()
 def status(json_: JsonOption = False) -> None:
     """What the running daemon is doing, and why it gets no jobs if it gets none.

@@ -36,6 +36,16 @@ class Paths:
         return self.state / "daemon.lock"
 
     @property
+    def keys_file(self) -> Path:
+        """The local gateway's API keys, unless the configuration names another file."""
+        return self.config_file.with_name("keys.toml")
+
+    @property
+    def gateway_state(self) -> Path:
+        """The local gateway's jobs, receipts, usage and provider keys."""
+        return self.state / "gateway.sqlite3"
+
+    @property
     def log_file(self) -> Path:
         """The service's own log; older ones are beside it, `.1` to `.4`."""
         return self.logs / "daemon.log"

@@ -1,0 +1,79 @@
+"""`gateway` with API keys: made, asked for, counted."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.processes import Running, command, free_port
+
+MODEL = "mlx-community/Qwen3-8B-4bit"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def ask(port: int, key: str) -> tuple[int, Any]:
+    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_keys_are_made_asked_for_and_counted(home: Path, tmp_path: Path) -> None:
+    nothing = command(home, "gateway", "usage")
+    assert nothing.returncode == 1
+    assert "there is no state file" in nothing.stderr
+
+    made = command(home, "gateway", "key", "add", "laptop")
+    assert made.returncode == 0
+    secret = made.stdout.splitlines()[0]
+    assert secret not in (home / "keys.toml").read_text()
+    assert (home / "keys.toml").stat().st_mode & 0o777 == 0o600
+    again = command(home, "gateway", "key", "add", "laptop")
+    assert again.returncode == 1
+    assert "there is a key named laptop already" in again.stderr
+
+    script = tmp_path / "script.jsonl"
+    script.write_text(json.dumps({"text": "Hello!"}) + "\n")
+    port = free_port()
+    scripted = ("--engine", "scripted", "--script", str(script), "--model", MODEL)
+    with Running(home, "start", "--local", "--port", str(port), *scripted) as daemon:
+        daemon.wait_for("ready: ")
+        status, refusal = ask(port, "wrong")
+        assert (status, refusal["error"]["code"]) == (401, "invalid_api_key")
+        status, completion = ask(port, secret)
+        assert (status, completion["choices"][0]["message"]["content"]) == (200, "Hello!")
+        usage = json.loads(command(home, "gateway", "usage", "--json").stdout)["usage"]
+        assert [(row["key"], row["model"], row["jobs"]) for row in usage] == [("laptop", MODEL, 1)]
+        assert command(home, "stop").returncode == 0
+    assert "laptop" in command(home, "gateway", "usage").stdout
+
+
+def test_a_keys_file_that_is_configured_may_be_made_by_the_command(home: Path, tmp_path: Path) -> None:
+    home.mkdir(mode=0o700)
+    (home / "config.toml").write_text(f'[local_gateway]\nkeys_file = "{tmp_path}/mine.toml"\n')
+    missing = command(home, "gateway")
+    assert missing.returncode == 2
+    assert "local_gateway.keys_file: no such file" in missing.stderr
+    assert command(home, "gateway", "key", "add", "laptop").returncode == 0
+    assert (tmp_path / "mine.toml").is_file()
+
+
+def test_without_keys_only_this_machine_may_be_served(home: Path) -> None:
+    refused = command(home, "gateway", "--host", "0.0.0.0", "--port", str(free_port()))
+    assert refused.returncode == 2
+    assert "gateway key add" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
