@@ -126,9 +126,7 @@ class JobDispatcher:
         self._draining = self._admission.draining = True
         self._say_draining(int(seconds * 1000))
         await _first(seconds, self._idle, hurry)
-        for job in list(self._jobs.values()):
-            error = job.error(ErrorCode.PROVIDER_ERROR, "The provider is shutting down.")
-            self._runner.refuse_or_fail(job, error)
+        self._fail_all("The provider is shutting down.")
         if self._lane is not None:
             await _first(ACKNOWLEDGE_S, self._idle)
 
@@ -140,6 +138,16 @@ class JobDispatcher:
     def resume(self) -> None:
         self._admission.paused = None
         self._changed()
+
+    async def settle(self, seconds: float | None) -> None:
+        """While paused: wait until no job is left; after `seconds` fail those that are (`None`: never)."""
+        await _first(seconds, self._idle)
+        self._fail_all("This provider's time to serve is over.")
+        await _first(ACKNOWLEDGE_S, self._idle)
+
+    def _fail_all(self, message: str) -> None:
+        for job in list(self._jobs.values()):
+            self._runner.refuse_or_fail(job, job.error(ErrorCode.PROVIDER_ERROR, message))
 
     # --- from the link -------------------------------------------------------------------------
 
@@ -293,7 +301,7 @@ class JobDispatcher:
         )
 
 
-async def _first(seconds: float, *events: asyncio.Event) -> None:
+async def _first(seconds: float | None, *events: asyncio.Event) -> None:
     """Wait until one of the events is set, at most `seconds`."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:

@@ -22,7 +22,7 @@ INTERVAL_SECONDS = 5.0
 
 
 class PolicyLoop:
-    """`look` once before anything is served, then `run`. `changed` returns at each new decision.
+    """`look` once before anything is served, then `run`. `news` is set at each new decision, then replaced.
 
     `read`: the machine's facts, off the event loop. `clock`: epoch seconds.
     """
@@ -43,7 +43,7 @@ class PolicyLoop:
         self._interval = interval
         self._steady = SteadyDecision()
         self._woken = asyncio.Event()
-        self._news = asyncio.Event()
+        self.news = asyncio.Event()
         self.facts = Facts(now=clock())
         self.decision = Decision((), None)
 
@@ -76,10 +76,6 @@ class PolicyLoop:
         self._pause_file.remove()
         self._decide(self.facts)
 
-    async def changed(self) -> None:
-        """Return at the next decision that differs from the one before."""
-        await self._news.wait()
-
     def _decide(self, facts: Facts) -> None:
         now = self._clock()
         owner = self._pause_file.read()
@@ -95,8 +91,8 @@ class PolicyLoop:
         self._woken.set()
         if self.decision.reasons != before.reasons:
             log.info("policy", paused=self.decision.paused, reasons=[str(r) for r in self.decision.reasons])
-            self._news.set()
-            self._news = asyncio.Event()
+            self.news.set()
+            self.news = asyncio.Event()
 
     async def _wait(self) -> None:
         self._woken.clear()

@@ -45,7 +45,7 @@ class Desk:
 
     async def until_changed(self) -> float:
         """Seconds from the start at which the decision changed."""
-        await self.loop.changed()
+        await self.loop.news.wait()
         return self.clock() - self.start
 
 
