@@ -51,14 +51,11 @@ class Measuring:
         """Measure because the owner asks: jobs that run are waited for. Raises `MeasureError`."""
         self._asked = True
         try:
-            async with asyncio.timeout(_BUSY_S):
-                while not self._free():
-                    await asyncio.sleep(_LOOK_S)
-            return await self._measure()
-        except TimeoutError:
-            raise MeasureError(
-                "the engine isn't free: it is loading, paused, or at work; try later"
-            ) from None
+            for _ in range(int(_BUSY_S / _LOOK_S)):
+                if self._free():
+                    return await self._measure()
+                await asyncio.sleep(_LOOK_S)
+            raise MeasureError("the engine isn't free: it is loading, paused, or at work; try later")
         finally:
             self._asked = False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Literal
+from typing import Any, Literal
 
 from provider.engine.process import EngineProcess
 from provider.jobs.dispatcher import JobDispatcher
@@ -62,15 +62,16 @@ class Pausing:
         """Do `work`, hold the machine awake if it serves; another decision ends both."""
         task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait({news, task}, return_when=asyncio.FIRST_COMPLETED)
+            waits: set[asyncio.Future[Any]] = {news, task}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 await task
             while not news.done():
                 await self.caffeinate.hold(self._keep_awake and not self._policy.decision.paused)
                 await asyncio.wait({news}, timeout=_AWAKE_LOOK_S)
         finally:
-            for each in (news, task):
-                each.cancel()
+            news.cancel()
+            task.cancel()
             await asyncio.gather(news, task, return_exceptions=True)
 
     async def _apply(self, decision: Decision) -> None:
