@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -74,7 +75,12 @@ class Stack:
 
     async def post(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Status and JSON of a buffered request, or of a refusal."""
-        async with self.http.post(f"{self.gateway.url}/v1/chat/completions", json=body) as response:
+        return await self.post_raw(json.dumps(body).encode())
+
+    async def post_raw(self, raw: bytes) -> tuple[int, dict[str, Any]]:
+        """The same for a body in bytes."""
+        url = f"{self.gateway.url}/v1/chat/completions"
+        async with self.http.post(url, data=io.BytesIO(raw)) as response:
             return response.status, await response.json()
 
     async def stream(self, body: dict[str, Any]) -> Streamed:
