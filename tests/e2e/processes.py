@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -61,6 +62,15 @@ class Daemon(Running):
     async def facts(self) -> dict[str, Any]:
         """The status document, at once."""
         return await self.control("status", "GET")
+
+    async def until(
+        self, fact: Callable[[dict[str, Any]], object], *, seconds: float = 20.0
+    ) -> dict[str, Any]:
+        """The first status document of which `fact` is true."""
+        async with asyncio.timeout(seconds):
+            while not fact(facts := await self.facts()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            return facts
 
     async def linked(self, links: int, *, seconds: float = 30.0) -> None:
         """Wait for the `links`-th registration, dialling without waiting for the backoff."""
