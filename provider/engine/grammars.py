@@ -22,7 +22,8 @@ from gateway_protocol.errors import ErrorCode
 from gateway_protocol.families import Family
 from provider.engine import schemas
 from provider.engine.base import Constraint, Rejected, ThinkMarkers
-from provider.engine.grammar import MARKERS, GrammarSpec, GrammarTool, build, native_markup
+from provider.engine.grammar import build
+from provider.engine.grammar_spec import MARKERS, GrammarSpec, GrammarTool, native_markup
 from provider.engine.ladder import Compiler, Fitted, keyword_of
 from provider.engine.masks import GrammarRow, RowVocabulary
 
@@ -199,7 +200,7 @@ class Grammars:
         return Held(
             compiled.result,
             self._vocabulary,
-            forced=spec.forced or (spec.answer is not None and not spec.callable),
+            forced=spec.owes,
             reasoning_open=spec.reasoning_open and spec.think is None,
             calls=bool(spec.callable),
             loosened=tuple(loosened),

@@ -18,7 +18,8 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from provider.engine import schemas
-from provider.engine.grammar import GrammarSpec, GrammarTool, build
+from provider.engine.grammar import build
+from provider.engine.grammar_spec import GrammarSpec, GrammarTool
 from provider.engine.lark import json_value
 from provider.engine.masks import first_mask
 from provider.engine.schemas import Rung

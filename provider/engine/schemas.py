@@ -27,10 +27,8 @@ REPETITIONS: Final = 10_000
 TOOLS: Final = 128
 REQUEST_BYTES: Final = 512 * KIB
 
-ANY_OBJECT: Final[Schema] = MappingProxyType({"type": "object"})
-EMPTY_OBJECT: Final[Schema] = MappingProxyType(
-    {"type": "object", "properties": {}, "additionalProperties": False}
-)
+ANY_OBJECT: Final[Schema] = {"type": "object"}
+EMPTY_OBJECT: Final[Schema] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 # Names that real tool definitions use for JSON Schema's types (Python's and OpenAPI's).
 _TYPES: Final = MappingProxyType(

@@ -8,10 +8,11 @@ Whatever admits a string takes raw text (docs/contract.md, "What becomes a call"
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from provider.engine.lark import ANYTHING, Rules, alternatives, holds, json_value, literal, regex, without
+from provider.engine.references import pointed_at, standing_alone
 from provider.engine.schemas import Schema
 from provider.toolcalls.value_types import ParameterTypes, Types
 
@@ -95,7 +96,7 @@ class _Value:
         return ParameterTypes({**self._root, "properties": {"value": schema}}).of("value")
 
     def _json(self, schema: Schema) -> str:
-        body = json_value(with_definitions(schema, self._root), lenient=self._lenient, loose=self._loose)
+        body = json_value(standing_alone(schema, self._root), lenient=self._lenient, loose=self._loose)
         return f"{literal(chr(10))} {self._add(body)} {literal(chr(10) + _CLOSE)}"
 
     def _choice(self, values: list[Any]) -> str:
@@ -132,53 +133,3 @@ def anchored(pattern: str) -> str:
     if (starts or ends) and "|" in inner:
         return f"(?:{pattern})"
     return f"{'' if starts else ANYTHING}(?:{inner}){'' if ends else ANYTHING}"
-
-
-def with_definitions(schema: Any, root: Schema) -> dict[str, Any]:
-    """A subschema that can stand alone: its references point into a copy of the root it was taken from."""
-    if not isinstance(schema, Mapping):
-        return {}
-    if not any(True for _ in _references(schema)):
-        return dict(schema)
-    moved: dict[str, Any] = _moved(schema)
-    return {**moved, "$defs": {"root": _moved(root)}}
-
-
-def _moved(node: Any) -> Any:
-    if isinstance(node, Mapping):
-        return {
-            key: "#/$defs/root" + value[1:] if key == "$ref" and _is_pointer(value) else _moved(value)
-            for key, value in node.items()
-        }
-    return [_moved(item) for item in node] if isinstance(node, list) else node
-
-
-def _is_pointer(reference: Any) -> bool:
-    return isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
-
-
-def _references(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        if isinstance(node.get("$ref"), str):
-            yield node["$ref"]
-        for value in node.values():
-            yield from _references(value)
-    elif isinstance(node, list):
-        for item in node:
-            yield from _references(item)
-
-
-def pointed_at(root: Any, reference: str) -> Any:
-    """What a local JSON Pointer names (RFC 6901), or `None`."""
-    if not _is_pointer(reference):
-        return None
-    node = root
-    for part in reference[2:].split("/") if reference != "#" else ():
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, Mapping) and key in node:
-            node = node[key]
-        elif isinstance(node, list) and key.isdigit() and int(key) < len(node):
-            node = node[int(key)]
-        else:
-            return None
-    return node
