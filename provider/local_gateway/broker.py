@@ -30,6 +30,7 @@ from provider.local_gateway.fair_queue import FairQueue
 from provider.local_gateway.job_state import Waits
 from provider.local_gateway.jobs import Attempt, Job, JobSpec
 from provider.local_gateway.ledger import JobEntry, Ledger
+from provider.local_gateway.meter import Meter
 from provider.local_gateway.providers import Directory, ProviderRecord
 from provider.local_gateway.settings import GatewaySettings
 
@@ -50,6 +51,7 @@ class Broker:
         self._closing: ApiError | None = None
         self._wanted: dict[str, float] = {}
         self.dispatch = Dispatch()
+        self.meter = Meter()
         self.jobs: set[Job] = set()
 
     @property
@@ -59,6 +61,10 @@ class Broker:
     @property
     def closing(self) -> bool:
         return self._closing is not None
+
+    def now(self) -> float:
+        """The loop's time, in which everything here is measured."""
+        return self._loop.time()
 
     # --- for buyers ----------------------------------------------------------------------------
 
@@ -267,6 +273,7 @@ class Broker:
             spec=job.spec,
             revision=offered.revision if offered else None,
             job=job,
+            offered_at=self._loop.time(),
         )
         record.attempts[attempt.job_id, attempt.number] = attempt
         self.dispatch.reserve(provider_id, self._loop.time())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import hmac
 from collections import Counter
@@ -89,15 +90,38 @@ class Buyers:
                 del self._running[buyer.line]
 
     def check_admin(self, request: web.Request) -> None:
-        """The page and its figures: an admin key, or this machine on an open gateway. Raises `ApiError`."""
-        if self._ring is None:
-            name = host_name(request.headers.get("Host", ""))
-            if name is None or not is_loopback(name) or not is_loopback(request.remote or ""):
-                raise ApiError(ErrorCode.FORBIDDEN, "This page is for the machine that runs the gateway.")
+        """The page and its figures: this machine, or an admin key from elsewhere. Raises `ApiError`.
+
+        A browser can't put a key into `Authorization` by itself, so the key is also taken as a password.
+        """
+        if _is_here(request):
             return
-        buyer = self.identify(request)
-        if buyer.key is None or not buyer.key.admin:
+        if self._ring is None:
+            raise ApiError(ErrorCode.FORBIDDEN, "This page is for the machine that runs the gateway.")
+        given = _bearer(request) or _password(request)
+        key = self._ring.find(given) if given else None
+        if key is None:
+            raise ApiError(ErrorCode.INVALID_API_KEY, "An admin's API key is needed, as bearer or password.")
+        if not key.admin:
             raise ApiError(ErrorCode.FORBIDDEN, "That API key is not an admin's.")
+
+
+def _is_here(request: web.Request) -> bool:
+    """Whether the request comes from this machine, and not through a proxy on it."""
+    name = host_name(request.headers.get("Host", ""))
+    forwarded = any(header in request.headers for header in ("Forwarded", "X-Forwarded-For"))
+    return not forwarded and name is not None and is_loopback(name) and is_loopback(request.remote or "")
+
+
+def _password(request: web.Request) -> str | None:
+    """The password of HTTP Basic (RFC 7617)."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(given, validate=True).decode().partition(":")[2] or None
+    except ValueError:
+        return None
 
 
 def _bearer(request: web.Request) -> str | None:

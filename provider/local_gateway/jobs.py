@@ -60,7 +60,7 @@ class Attempt:
     revision: str | None
     job: Job | None
     collector: AnswerCollector = field(default_factory=AnswerCollector)
-    prompt_tokens: int = 0
+    offered_at: float = 0.0
     dropped_at: float | None = None
 
 

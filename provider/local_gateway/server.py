@@ -22,6 +22,7 @@ from provider.local_gateway.connections import Connections, count_requests, rais
 from provider.local_gateway.envelope import envelope_middleware
 from provider.local_gateway.ledger import Ledger, MemoryLedger
 from provider.local_gateway.models import Models
+from provider.local_gateway.page import Page, load_page
 from provider.local_gateway.peers import LinkRules, Peer
 from provider.local_gateway.providers import Directory
 from provider.local_gateway.settings import GatewaySettings
@@ -164,6 +165,11 @@ class LocalGateway:
             app.router.add_post(f"{prefix}/chat/completions", chat.handle)
             app.router.add_get(f"{prefix}/models", models.list)
             app.router.add_get(prefix + "/models/{model:.+}", models.one)
+        html, policy = load_page()
+        page = Page(settings, directory, broker, buyers, self.ledger, html, policy)
+        app.router.add_get("/", page.index)
+        app.router.add_get("/v1/live", page.live)
+        app.router.add_post("/v1/explain", page.explain)
         app.router.add_get("/health", status.health)
         app.router.add_get("/v1/status", status.status)
         app.router.add_get("/v1/providers/keys", status.keys)

@@ -175,6 +175,7 @@ class Switchboard:
                 attempt = record.attempts.get((chunk.job_id, chunk.attempt))
                 if attempt is not None:
                     attempt.collector.add(chunk.delta, chunk.logprobs)
+                    self._broker.meter.add(self._loop.time())
                     if attempt.job is not None:
                         attempt.job.chunk(chunk)
             case events.Send(message):
@@ -257,6 +258,9 @@ class Switchboard:
             self._broker.dispatch.remember(attempt.spec.prefixes[:1], record.provider_id)
         if isinstance(frame, JobRejected) and frame.error.code is ErrorCode.PROVIDER_OVERLOADED:
             self._broker.dispatch.refused_slot(record.provider_id, now)
+        if not isinstance(frame, JobRejected) and frame.usage is not None and mismatch is None:
+            uncounted = frame.usage.completion_tokens - ended.chunks
+            self._broker.meter.spread(attempt.offered_at, now, uncounted)
         self._broker.release(record, attempt)
         if job is None:
             if mismatch is None:
