@@ -87,6 +87,62 @@ def stop() -> None:
     stop_daemon()
 
 
+@app.command(epilog="Example: malibu-provider pause --for 2h")
+def pause(
+    length: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="90m, 2h, 1d. [default: until `resume`]")
+    ] = None,
+) -> None:
+    """Serve nothing for a while; running jobs finish. Holds over restarts."""
+    from cli import pause
+
+    pause.pause(length)
+
+
+@app.command()
+def resume() -> None:
+    """End the pause."""
+    from cli import pause
+
+    pause.resume()
+
+
+@app.command()
+def history(
+    days: Annotated[int, typer.Option(metavar="N", help="How far back.")] = 30,
+    json_: JsonOption = False,
+) -> None:
+    """What this machine has done, by day and model."""
+    from cli.history import show_history
+
+    show_history(days=days, as_json=json_)
+
+
+@app.command()
+def logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", help="The last N lines.")] = 100,
+) -> None:
+    """The service's log."""
+    from cli.logs import show_logs
+
+    show_logs(lines=lines, follow=follow)
+
+
+@app.command()
+def diagnose(
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The zip to write. [default: named by the time]")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it without asking.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Logs, configuration, verdicts and facts in one zip, for someone who helps. It is shown first."""
+    from cli.diagnose import diagnose as run_diagnose
+
+    run_diagnose(output=output, yes=yes, config_file=config)
+
+
 @app.command(
     epilog="Example: malibu-provider parse --model mlx-community/Qwen3-8B-4bit --tools tools.json output.txt"
 )
