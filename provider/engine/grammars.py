@@ -8,7 +8,9 @@ copied for each row: over an agent's turns the same tools come again and again.
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -112,6 +114,12 @@ class Grammars:
             compiled = work.result(timeout=COMPILE_SECONDS)
         except BudgetSpent:
             return self._given_up(constraint, "schema", "takes too long to compile")
+        except Exception as error:
+            # Schemas come from strangers: what no cap has foreseen fails their request, not the engine. The
+            # error's own words could quote them.
+            print(f"grammar: {type(error).__name__}", file=sys.stderr)
+            traceback.print_tb(error.__traceback__)
+            return self._given_up(constraint, "schema", "can't be compiled")
         return self._outcome(constraint, spec, compiled)
 
     def close(self) -> None:

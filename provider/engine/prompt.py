@@ -5,6 +5,7 @@ Lives in the child, off its step loop. Nothing is fetched: the folder is all the
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -18,6 +19,7 @@ from gateway_protocol.errors import ErrorCode
 from gateway_protocol.families import Family
 from provider.engine.base import GenerationRequest, Rejected
 from provider.engine.detokenize import vocabulary_of
+from provider.engine.grammars import Grammars, open_tokenizer
 from provider.engine.model_folder import read_json
 from provider.engine.spec import ModelSpec
 
@@ -48,9 +50,12 @@ class PromptRefused(Exception):
 
 
 class TextModel:
-    """One for each model; may be used by one thread at a time (the rendering one)."""
+    """One for each model; may be used by one thread at a time (the rendering one).
 
-    def __init__(self, spec: ModelSpec) -> None:
+    `forcing`: build what grammars need, `grammars`, which any thread may use.
+    """
+
+    def __init__(self, spec: ModelSpec, *, forcing: bool = False) -> None:
         assert spec.path is not None
         self.spec = spec
         config = read_json(spec.path / "config.json")
@@ -66,6 +71,7 @@ class TextModel:
         self.vocabulary_size = _vocabulary_size(config, len(self.tokenizer))
         # Set once the model is loaded, if its cache can't be trimmed (`prompt_cache`).
         self.wants_boundaries = False
+        self.grammars = self._grammars() if forcing else None
 
     def render(self, request: GenerationRequest) -> Prompt:
         """Raises `PromptRefused` with the template's own words."""
@@ -153,6 +159,29 @@ class TextModel:
         return {
             name: value for name, value in asked.items() if re.search(rf"\b{re.escape(name)}\b", template)
         }
+
+    def _grammars(self) -> Grammars | None:
+        """`None` where llguidance can't read the tokenizer: it has no fast form, or an unknown one."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        backend = copy.copy(backend)
+        backend.no_padding()
+        backend.no_truncation()
+        # Harmony's `<|call|>` ends generation, but it is part of a call's markup, no end of the text.
+        ends = self.end_tokens - frozenset(self._token_ids(("<|call|>",)))
+        try:
+            tokenizer = open_tokenizer(backend.to_str(), width=self.vocabulary_size, end_tokens=sorted(ends))
+        except (ValueError, RuntimeError):
+            return None
+        template = self.tokenizer.chat_template
+        return Grammars(
+            tokenizer,
+            self.tokenizer.get_vocab(),
+            family=self.spec.family,
+            chat_template=template if isinstance(template, str) else "",
+            think=self.spec.think,
+        )
 
     def _token_ids(self, spellings: Sequence[str]) -> list[int]:
         vocabulary = self.tokenizer.get_vocab() if spellings else {}

@@ -7,7 +7,9 @@ from typing import Any
 
 from provider.engine.base import GenerationRequest, TokenLogprob
 from provider.engine.detokenize import Detokenizer
+from provider.engine.grammars import Held
 from provider.engine.ipc import TokenRow
+from provider.engine.masks import GrammarRow
 from provider.engine.prompt import TextModel
 from provider.engine.sampling import Sampling
 from provider.engine.spec import ModelSpec
@@ -33,7 +35,8 @@ class PreparedJob:
     """A job whose prompt is rendered and counted.
 
     `limit`: its effective max_tokens. `boundaries`: lengths of prefixes of the prompt that later prompts are
-    likely to share; only given for a model whose cache can't be trimmed.
+    likely to share; only given for a model whose cache can't be trimmed. `grammar`: what the answer is held
+    to, `None` for free text.
     """
 
     job: Job
@@ -43,8 +46,7 @@ class PreparedJob:
     reasoning_open: bool
     sampling: Sampling
     boundaries: tuple[int, ...] = ()
-    # A compiled grammar (`masks`), or None for free text.
-    matcher: Any = None
+    grammar: Held | None = None
 
     @property
     def spec(self) -> ModelSpec:
@@ -59,6 +61,7 @@ class Row:
     detokenizer: Detokenizer
     sampler: Any
     processors: list[Any]
+    grammar: GrammarRow | None = None
     uid: int | None = None
     generated: int = 0
     texts: list[str] = field(default_factory=list)
