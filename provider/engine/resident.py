@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, cast
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.generate import BatchGenerator
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, make_prompt_cache
 
-from provider.engine.base import EngineEvent, Finished, StopCause, TokenLogprob
+from provider.engine.base import EngineEvent, Failed, Finished, StopCause, TokenLogprob
+from provider.engine.batch import MaskedBatchGenerator
+from provider.engine.kv_cost import KvCost
 from provider.engine.prompt import TextModel
 from provider.engine.prompt_cache import PromptCache
 from provider.engine.row import PreparedJob, Row
@@ -20,6 +23,7 @@ from provider.engine.sampling import processors_for, sampler_for
 # Prompt tokens in one go while nothing else decodes: what mlx-lm takes for its fastest prefill.
 _PREFILL_ALONE: Final = 2048
 _PROMPTS_AT_ONCE: Final = 8
+_IMPOSSIBLE: Final = -9999.0  # OpenAI's figure for it
 
 
 @dataclass(slots=True)
@@ -35,10 +39,20 @@ class ResidentModel:
     """`step` advances every row by one token or one piece of its prompt."""
 
     def __init__(
-        self, text: TextModel, model: Any, prompts: PromptCache, *, slots: int, prefill_step: int
+        self,
+        text: TextModel,
+        model: Any,
+        cost: KvCost,
+        prompts: PromptCache,
+        *,
+        slots: int,
+        prefill_step: int,
     ) -> None:
         self.text = text
         self.model = model
+        self.cost = cost
+        self.weight_bytes = sum(weight.nbytes for _, weight in _weights(model))
+        self.used_at = time.monotonic()
         self._prompts = prompts
         self._slots = slots
         self._prefill_step = prefill_step
@@ -48,7 +62,7 @@ class ResidentModel:
         text.wants_boundaries = not all(_always_trims(part) for part in make_prompt_cache(model))
 
     def _new_batch(self) -> Any:
-        return BatchGenerator(
+        return MaskedBatchGenerator(
             self.model,
             stop_tokens=[[token] for token in sorted(self.text.end_tokens)],
             completion_batch_size=self._slots,
@@ -65,6 +79,15 @@ class ResidentModel:
         """Every job that holds a slot, also those held back."""
         return [*self._rows.values(), *(row for row, _ in self._held.values())]
 
+    def lengths(self) -> list[int]:
+        """What each row may come to, prompt and answer, in tokens."""
+        return [len(row.prepared.prompt) + row.prepared.limit for row in self.rows()]
+
+    def kv_bytes(self) -> int:
+        """What the rows' keys and values take now."""
+        held = sum(int(part.nbytes) for _, kept in self._held.values() for part in kept.cache)
+        return int(self._batch.prompt_cache_nbytes) + held
+
     def add(self, prepared: PreparedJob) -> int:
         """Take a job into the batch; returns how many tokens of its prompt need not be computed."""
         row = Row(
@@ -73,6 +96,9 @@ class ResidentModel:
             sampler=sampler_for(prepared.sampling),
             processors=list(processors_for(prepared.sampling, len(prepared.prompt))),
         )
+        if prepared.grammar is not None:
+            row.grammar = prepared.grammar.row()
+            row.processors.append(row.grammar)
         cache, cached = None, 0
         if (key := self._key(row)) is not None:
             cache, cached = self._prompts.find(key, prepared.prompt)
@@ -115,6 +141,7 @@ class ResidentModel:
 
     def step(self) -> list[tuple[Row, EngineEvent | None]]:
         """One turn of the batch; the rows that got a token, each with its last event if this was its end."""
+        self.used_at = time.monotonic()
         decoding = len(self._batch._generation_batch) > 0
         self._batch.prefill_step_size = self._prefill_step if decoding else _PREFILL_ALONE
         progress, responses = self._batch.next()
@@ -128,6 +155,10 @@ class ResidentModel:
             if end is not None:
                 del self._rows[response.uid]
                 self._keep(row, response.all_tokens, response.prompt_cache)
+            if row.grammar is not None and row.grammar.failure is not None:
+                # A grammar that fails asks for the end token: the job must not look well ended.
+                self.remove(row)
+                end = Failed("grammar_failed", row.grammar.failure)
             advanced.append((row, end))
         return advanced
 
@@ -167,7 +198,8 @@ class ResidentModel:
 
     def _named(self, token: int, logprob: float) -> TokenLogprob:
         raw = self.text.vocabulary.token_bytes(token)
-        return TokenLogprob(raw.decode("utf-8", "replace"), raw, logprob)
+        # What a grammar or a bias rules out has probability 0, and JSON has no word for its logarithm.
+        return TokenLogprob(raw.decode("utf-8", "replace"), raw, max(logprob, _IMPOSSIBLE))
 
     # --- holding back -----------------------------------------------------------------------------
 
@@ -218,6 +250,10 @@ class ResidentModel:
 
     def close(self) -> None:
         self._batch.close()
+
+
+def _weights(model: Any) -> list[tuple[str, mx.array]]:
+    return cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
 
 
 def _always_trims(part: Any) -> bool:

@@ -18,6 +18,7 @@ import mlx.core as mx
 
 from gateway_protocol.errors import ErrorCode
 from gateway_protocol.messages import ModelState
+from provider.engine.admission import MOST_SLOTS, Admission
 from provider.engine.base import (
     Admitted,
     EngineEvent,
@@ -28,6 +29,7 @@ from provider.engine.base import (
     StopCause,
 )
 from provider.engine.ipc import Beat, ChildChannel, Hello, JobEvent, ModelReport, Serving, Setup
+from provider.engine.memory import MachineMemory
 from provider.engine.prompt import TextModel
 from provider.engine.prompt_cache import PromptCache
 from provider.engine.render import Prepared, Renderer
@@ -37,8 +39,6 @@ from provider.engine.row import Job, PreparedJob
 from provider.engine.spec import ModelSpec
 from provider.engine.waiting import WaitingLine
 
-DEFAULT_SLOTS: Final = 8
-DEFAULT_PROMPT_CACHE_BYTES: Final = 1 << 30
 IDLE_BEAT_SECONDS: Final = 1.0
 QUEUE_RETRY_MS: Final = 1_000
 # A step that fails this often in a row won't get better in this process.
@@ -52,7 +52,6 @@ class MlxBackend:
         settings = setup.settings
         self._settings = settings
         self._channel = channel
-        self._slots = settings.slots or DEFAULT_SLOTS
         self._renderer = Renderer(settings, on_prepared=self._prepared, on_text=self._text_opened)
         self._jobs: dict[int, Job] = {}
         self._line: WaitingLine[PreparedJob] = WaitingLine(
@@ -61,14 +60,30 @@ class MlxBackend:
         self._awaiting_model: list[PreparedJob] = []
         self._wake = threading.Condition()
         self._calls: list[Callable[[], None]] = []
-        self._prompts = PromptCache(settings.prompt_cache_bytes or DEFAULT_PROMPT_CACHE_BYTES)
+        self._memory = MachineMemory(settings.memory_limit_bytes)
+        prompts = PromptCache(settings.prompt_cache_bytes or self._memory.limit_bytes)
         self._residents = Residents(
-            self._prompts, slots=self._slots, prefill_step=settings.prefill_step, report=self._report_model
+            self._memory,
+            prompts,
+            slots=settings.slots or MOST_SLOTS,
+            prefill_step=settings.prefill_step,
+            idle_seconds=settings.idle_unload_seconds,
+            report=self._report_model,
         )
+        self._admission = Admission(
+            self._memory,
+            prompts,
+            self._residents,
+            slots=settings.slots,
+            prompt_cache_bytes=settings.prompt_cache_bytes,
+        )
+        self._slots = self._admission.slots()
         self._preloading = set(setup.preload)
         self._serving = False
         self._failed_steps = 0
-        self._beat = Beat()
+        # Whether anything happened since the waiting line was looked at.
+        self._line_stale = False
+        self._beat = Beat(limit_bytes=self._memory.limit_bytes)
 
     def start(self) -> None:
         self._renderer.start()
@@ -132,12 +147,13 @@ class MlxBackend:
         if not self._preloading and not self._serving:
             self._serving = True
             self._channel.send(Serving(self._slots))
+        self._residents.unload_idle(self._is_wanted)
         self._drop_cancelled()
         self._hold_and_release()
         self._expire()
-        self._admit()
         if (ended := self._residents.advance()) is not None:
             self._on_loaded(ended)
+        self._admit()
         for resident in self._residents.all():
             if resident.busy:
                 self._step(resident)
@@ -148,27 +164,32 @@ class MlxBackend:
         now = time.monotonic()
         if self._residents.loading or any(resident.busy for resident in self._residents.all()):
             return 0.0
-        if not self._preloading and not self._serving:
+        if self._line_stale or (not self._preloading and not self._serving):
             return 0.0
         deadline = self._line.next_deadline()
         return IDLE_BEAT_SECONDS if deadline is None else max(0.0, min(IDLE_BEAT_SECONDS, deadline - now))
 
+    def _is_wanted(self, model: str) -> bool:
+        waiting = [*self._awaiting_model, *(prepared for _, prepared in self._line.in_order(0.0))]
+        return any(prepared.spec.id == model for prepared in waiting)
+
     def _send_beat(self) -> None:
         beat = self._beat
-        beat.active_bytes = mx.get_active_memory()
+        beat.active_bytes = self._memory.active_bytes
         beat.cache_bytes = mx.get_cache_memory()
         self._channel.send(beat)
         self._beat = Beat(
             steps=beat.steps,
             generated_tokens=beat.generated_tokens,
             cancels=beat.cancels,
-            limit_bytes=beat.limit_bytes,
+            limit_bytes=self._memory.limit_bytes,
         )
 
     def _tell(self, job: Job, event: EngineEvent) -> None:
         self._beat.rows.append(JobEvent(job.serial, event))
         if not isinstance(event, Admitted):
             self._jobs.pop(job.serial, None)
+            self._line_stale = True
 
     # --- jobs on their way into a batch --------------------------------------------------------------
 
@@ -180,8 +201,7 @@ class MlxBackend:
         elif self._line.full:
             self._tell(job, overloaded("the engine's queue is full"))
         elif self._residents.get(prepared.spec.id) is None:
-            self._awaiting_model.append(prepared)
-            self._residents.want(prepared.text)
+            self._await_model(prepared)
         else:
             self._line.add(job.serial, prepared, cost=len(prepared.prompt), since=job.since)
 
@@ -195,6 +215,10 @@ class MlxBackend:
     def _on_loaded(self, model: str) -> None:
         """Those who waited for this model get in line, their time there beginning now."""
         self._preloading.discard(model)
+        if (slots := self._admission.slots()) != self._slots:
+            self._slots = slots
+            if self._serving:
+                self._channel.send(Serving(slots))
         waited = [prepared for prepared in self._awaiting_model if prepared.spec.id == model]
         self._awaiting_model = [prepared for prepared in self._awaiting_model if prepared not in waited]
         loaded = self._residents.get(model) is not None
@@ -210,22 +234,62 @@ class MlxBackend:
                 )
 
     def _admit(self) -> None:
+        self._line_stale = False
         free = self._slots - sum(len(resident.rows()) for resident in self._residents.all())
         if free <= 0 or not len(self._line):
             return
-        for serial, prepared in self._line.in_order(time.monotonic())[:free]:
+        for serial, prepared in self._line.in_order(time.monotonic()):
             resident = self._residents.get(prepared.spec.id)
-            assert resident is not None
+            if free == 0:
+                return
+            if resident is None:
+                # Unloaded since, for another's sake.
+                self._line.remove(serial)
+                self._await_model(prepared)
+                continue
+            verdict = self._admission.judge(resident, prepared)
+            if verdict is None:
+                # It will fit once another is done. Those behind it wait too: smaller ones would starve it.
+                return
             self._line.remove(serial)
-            cached = resident.add(prepared)
-            self._tell(
-                prepared.job,
-                Admitted(len(prepared.prompt), cached, prepared.limit, prepared.reasoning_open),
-            )
+            if isinstance(verdict, Rejected):
+                self._tell(prepared.job, verdict)
+                continue
+            prepared.limit = verdict
+            self._enter(resident, prepared)
+            free -= 1
+
+    def _enter(self, resident: ResidentModel, prepared: PreparedJob) -> None:
+        cached = resident.add(prepared)
+        self._admission.settle()
+        self._tell(
+            prepared.job,
+            Admitted(
+                len(prepared.prompt),
+                cached,
+                prepared.limit,
+                prepared.reasoning_open,
+                call_enforced=prepared.grammar is not None and prepared.grammar.calls,
+            ),
+        )
+
+    def _await_model(self, prepared: PreparedJob) -> None:
+        self._awaiting_model.append(prepared)
+        self._residents.want(prepared.text)
+        self._line_stale = True
 
     def _expire(self) -> None:
-        for late in self._line.pop_expired(time.monotonic()):
-            self._tell(late.job, overloaded("no slot became free in time"))
+        now = time.monotonic()
+        for late in self._line.pop_expired(now):
+            self._tell(late.job, overloaded("no slot and memory for it became free in time"))
+        for prepared in list(self._awaiting_model):
+            # The time a model takes to load doesn't count; the time until it can be begun does.
+            waited = now - prepared.job.since
+            if waited >= self._settings.queue_seconds and not self._residents.is_loading(prepared.spec.id):
+                self._awaiting_model.remove(prepared)
+                if not any(other.spec is prepared.spec for other in self._awaiting_model):
+                    self._residents.forget(prepared.spec.id)
+                self._tell(prepared.job, overloaded("no memory for its model became free in time"))
 
     # --- jobs in a batch -----------------------------------------------------------------------------
 
