@@ -255,17 +255,18 @@ async def test_half_open_link_is_noticed(start_gateway: StartGateway) -> None:
         assert provider.closed_with == 1006
 
 
+async def reasons(provider: FakeProvider, state: ProviderState) -> tuple[bool, tuple[Reason, ...]]:
+    """What the gateway answers to a heartbeat."""
+    await provider.acks.get()  # the one on registering, or of the call before
+    await provider.heartbeat(state)
+    ack = await provider.acks.get()
+    provider.acks.put_nowait(ack)
+    return ack.routable, ack.reasons
+
+
 @pytest.mark.asyncio
 async def test_reasons_for_getting_no_jobs(start_gateway: StartGateway, http: aiohttp.ClientSession) -> None:
-    gateway = await start_gateway(minimum_version="1.2.0", timers={"heartbeat": 0.05})
-
-    async def reasons(provider: FakeProvider, state: ProviderState) -> tuple[bool, tuple[Reason, ...]]:
-        while not provider.acks.empty():
-            provider.acks.get_nowait()
-        await provider.heartbeat(state)
-        ack = await provider.acks.get()
-        return ack.routable, ack.reasons
-
+    gateway = await start_gateway(minimum_version="1.2.0")
     ready = ProviderState.READY
     async with FakeProvider(gateway.link_url, version="1.1.9") as provider:
         assert await reasons(provider, ready) == (False, (Reason.BELOW_MINIMUM_VERSION,))
@@ -279,21 +280,29 @@ async def test_reasons_for_getting_no_jobs(start_gateway: StartGateway, http: ai
         assert await reasons(provider, ProviderState.PAUSED) == (False, (Reason.PAUSED_BY_POLICY,))
         assert await reasons(provider, ProviderState.DRAINING) == (False, (Reason.DRAINING,))
         assert await reasons(provider, ProviderState.DEGRADED) == (False, (Reason.DEGRADED,))
-        await provider.heartbeat(ready)
+        await reasons(provider, ready)
         assert (await stream(http, gateway)).done
         assert await reasons(provider, ready) == (True, ())
         provider.slots_free = 0
         assert await reasons(provider, ready) == (True, (Reason.NO_FREE_SLOT,))
         provider.slots_free = 1
-        await reasons(provider, ready)
-        stale = await provider.acks.get()  # unasked: heartbeats have stopped
-        assert (stale.routable, stale.reasons) == (False, (Reason.STALE_HEARTBEAT,))
         assert await reasons(provider, ready) == (True, ())
         provider.behave = rejecting(ErrorCode.PROVIDER_ERROR)
         for _ in range(3):
             assert (await refusal(http, gateway, chat())).status == 502
         assert await reasons(provider, ready) == (False, (Reason.FAILED_RECENT_JOBS,))
         assert (await refusal(http, gateway, chat())).error["code"] == "no_provider_available"
+
+
+@pytest.mark.asyncio
+async def test_stale_heartbeats(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway(timers={"heartbeat": 0.02})
+    async with FakeProvider(gateway.link_url) as provider:
+        assert (await provider.acks.get()).routable
+        stale = await provider.acks.get()  # unasked: heartbeats have stopped, though the link lives
+        assert (stale.routable, stale.reasons) == (False, (Reason.STALE_HEARTBEAT,))
+        await provider.heartbeat()
+        assert (await provider.acks.get()).routable
 
 
 @pytest.mark.asyncio
