@@ -26,7 +26,6 @@ from gateway_protocol.receipts.verification import (
     Finding,
     Verdict,
     Verification,
-    differing_claims,
     verify,
 )
 
@@ -44,7 +43,6 @@ __all__ = [
     "Verdict",
     "Verification",
     "chain_link",
-    "differing_claims",
     "make_receipt",
     "make_status",
     "read_receipt",

@@ -197,8 +197,3 @@ def _chain_findings(claims: Receipt, recorded: RecordedResponse) -> list[Finding
     if recorded.chain != claims.chain:
         return [Finding(Difference.CHAIN, "the pieces of the stream are not those that were signed")]
     return []
-
-
-def differing_claims(claims: Receipt, **expected: object) -> list[str]:
-    """Names of the claims that aren't as a gateway saw them: `chain`, `chunks`, `usage`, `job_id`, …"""
-    return [name for name, value in expected.items() if getattr(claims, name) != value]
