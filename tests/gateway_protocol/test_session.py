@@ -692,5 +692,5 @@ def test_two_minutes_of_random_talk_raise_nothing_else() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_many_random_cuts_lose_and_double_nothing() -> None:
-    thorough = settings(TestLinkMachine.settings, max_examples=3000, stateful_step_count=80)
+    thorough = settings(TestLinkMachine.settings, max_examples=800, stateful_step_count=60)
     run_state_machine_as_test(LinkMachine, settings=thorough)

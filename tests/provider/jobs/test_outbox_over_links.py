@@ -80,5 +80,5 @@ TestOutboxMachine.settings = settings(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_many_random_cuts_lose_and_double_nothing() -> None:
-    thorough = settings(TestOutboxMachine.settings, max_examples=3000, stateful_step_count=80)
+    thorough = settings(TestOutboxMachine.settings, max_examples=800, stateful_step_count=60)
     run_state_machine_as_test(OutboxMachine, settings=thorough)
