@@ -23,6 +23,23 @@ from provider.errors import UnknownStateError
 
 QUESTION = "Tell me in three sentences why the sea is salty."
 MAX_TOKENS = 120
+WEATHER_QUESTION = "What is the weather in Paris?"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city now.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+            },
+            "required": ["city", "unit"],
+            "additionalProperties": False,
+        },
+    },
+}
 # A large model is fetched and loaded in this time too; its progress is shown meanwhile.
 READY_SECONDS = 3600.0
 LOOK_AGAIN_SECONDS = 0.2
@@ -41,8 +58,8 @@ def main() -> int:
     tell_of_openblas()
     daemon = start_daemon(options.port, options.model)
     try:
-        url, model = wait_until_ready(daemon)
-        answered = chat(url, model)
+        url, model, can_force = wait_until_ready(daemon)
+        answered = chat(url, model) and (not can_force or forced_call(url, model))
         if options.once or not answered:
             return 0 if answered else 1
         print(
@@ -83,8 +100,8 @@ def start_daemon(port: str | None, model: str | None) -> subprocess.Popen[bytes]
     return subprocess.Popen(command, start_new_session=True)
 
 
-def wait_until_ready(daemon: subprocess.Popen[bytes]) -> tuple[str, str]:
-    """The gateway's origin and the model that is ready. Raises `StartFailed`."""
+def wait_until_ready(daemon: subprocess.Popen[bytes]) -> tuple[str, str, bool]:
+    """The gateway's origin, the model that is ready, whether a call can be forced. Raises `StartFailed`."""
     end_at = time.monotonic() + READY_SECONDS
     while time.monotonic() < end_at:
         if daemon.poll() is not None:
@@ -97,7 +114,7 @@ def wait_until_ready(daemon: subprocess.Popen[bytes]) -> tuple[str, str]:
         if process.get("pid") == daemon.pid and process.get("local_url"):
             models = get(process["local_url"], "/v1/models")["data"]
             if models:
-                return process["local_url"], models[0]["id"]
+                return process["local_url"], models[0]["id"], status["models"][0]["can_force"]
         time.sleep(LOOK_AGAIN_SECONDS)
     raise StartFailed
 
@@ -166,6 +183,34 @@ def chat(url: str, model: str) -> bool:
     speed = f", {(tokens - 1) / seconds:.1f} tokens/s" if tokens > 1 and seconds > 0 else ""
     print(f"({tokens} tokens, first after {first - started:.2f} s{speed})")
     return True
+
+
+def forced_call(url: str, model: str) -> bool:
+    """Ask for a tool call that the decoder is held to: valid by construction, however small the model."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": WEATHER_QUESTION}],
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "max_tokens": MAX_TOKENS,
+        "stream": True,
+    }
+    print(f"\nYou: {WEATHER_QUESTION} (get_weather is required)\n{model}: ", end="", flush=True)
+    name, arguments = "", ""
+    for chunk in events(url, body):
+        if "error" in chunk:
+            print(f"\nthe request failed: {chunk['error']['message']}", file=sys.stderr)
+            return False
+        for choice in chunk["choices"]:
+            for call in choice["delta"].get("tool_calls") or []:
+                name += call["function"].get("name", "")
+                arguments += call["function"]["arguments"]
+    print(f"{name}({arguments})")
+    try:
+        return name == "get_weather" and set(json.loads(arguments)) == {"city", "unit"}
+    except ValueError:
+        print("that is no valid call", file=sys.stderr)
+        return False
 
 
 def end(daemon: subprocess.Popen[bytes]) -> None:

@@ -39,6 +39,7 @@ def test_an_empty_clone_answers(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"smollm2-135m-instruct: .*[a-z]", done.stdout)
+    assert re.search(r'smollm2-135m-instruct: get_weather\(\{"city": ".*", "unit": "\w+"\}\)', done.stdout)
     assert re.search(r"\(\d+ tokens, first after [\d.]+ s", done.stdout)
     assert "OpenBLAS" in done.stderr or shutil.which("sw_vers")
     assert "Traceback" not in done.stderr
