@@ -65,11 +65,11 @@ def openai_client(gateway: LocalGateway, **options: Any) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", **options)
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait for something inside the gateway that no frame tells of."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(seconds / 20_000)
 
 
 class Stream:
