@@ -27,10 +27,13 @@ from provider.local_gateway.settings import Access, Caps, GatewaySettings, Timer
 from provider.logs import RotatingFile, configure_logs
 from provider.models.catalogue import DEMO_MODEL
 from provider.models.library import ModelLibrary
-from provider.policy.rules import Level, Policy
+from provider.oversight import OversightPlan
+from provider.policy.pause import PauseFile
+from provider.policy.rules import Facts, Level, Policy
 from provider.policy.schedule import parse_window
 from provider.serving import ServingPlan, start_gateway
 from provider.system.crash_loop import CRASHES, WITHIN_SECONDS, CrashLoopGuard
+from provider.system.facts import Machine as SystemMachine
 from provider.system.facts import this_machine
 from provider.system.identity import StoredIdentity, load_identity, rotate_key
 from provider.system.lock import acquire
@@ -72,6 +75,7 @@ async def run_start(load: Load, paths: Paths, *, config_file: Path, local: bool,
             watched=lambda: (config_file, *([] if token_file is None else [token_file])),
             prepare=prepare,
             rotate=lambda: _identity(rotate_key(paths.state)),
+            pause_file=PauseFile(paths.state),
             version=product_version(),
             service=service,
         )
@@ -102,9 +106,10 @@ def product_version() -> str:
 
 def serving_plan(settings: Settings, paths: Paths, *, local: bool) -> ServingPlan:
     """Everything that serving needs. Blocks: reads files, may fetch models."""
-    hardware = this_machine(paths.state).hardware()
+    machine = this_machine(paths.state)
+    hardware, models = machine.hardware(), find_models(settings, paths)
     return ServingPlan(
-        engine=engine_settings(settings, find_models(settings, paths)),
+        engine=engine_settings(settings, models),
         rules=answer_rules(settings),
         link=LinkSettings(
             url=settings.gateway.url,
@@ -128,6 +133,38 @@ def serving_plan(settings: Settings, paths: Paths, *, local: bool) -> ServingPla
             os=hardware.os,
         ),
         drain_seconds=settings.drain.seconds,
+        oversight=oversight_plan(settings, paths, machine, models),
+    )
+
+
+def oversight_plan(
+    settings: Settings, paths: Paths, machine: SystemMachine, models: tuple[ModelSpec, ...]
+) -> OversightPlan:
+    async def read() -> Facts:
+        condition = await asyncio.to_thread(machine.condition)
+        return Facts(
+            now=time.time(),
+            on_battery=condition.on_battery,
+            battery_percent=condition.battery_percent,
+            low_power=condition.low_power,
+            thermal=None if condition.thermal is None else Level(condition.thermal),
+            memory_pressure=None if condition.memory_pressure is None else Level(condition.memory_pressure),
+            user_idle_seconds=condition.user_idle_seconds,
+            free_disk_bytes=condition.free_disk_bytes,
+        )
+
+    return OversightPlan(
+        policy=policy(settings),
+        state=paths.state,
+        read=read,
+        setup=" ".join((settings.engine.kind, installed_version("mlx"), models[0].revision or "")).strip(),
+        drain_seconds=settings.drain.seconds,
+        keep_awake=settings.policy.keep_awake,
+        report=settings.status.enabled,
+        report_url=settings.status.url,
+        # The scripted engine's speed is what its script says.
+        measure_at_start=settings.engine.measure_at_start and settings.engine.kind == "mlx",
+        metrics_port=settings.metrics.port,
     )
 
 

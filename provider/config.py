@@ -95,6 +95,7 @@ class EngineSection(Section):
     models: Words = ()
     script: FilePath | None = None
     slots: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    measure_at_start: bool = True
 
 
 class ModelSection(Section):
@@ -167,6 +168,7 @@ class PolicySection(Section):
     """When this machine may serve."""
 
     windows: Words = ()
+    keep_awake: bool = True
     on_battery: bool = False
     low_power: bool = False
     thermal: PressureLimit = "serious"

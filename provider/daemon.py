@@ -20,9 +20,14 @@ import structlog
 
 from provider.errors import ConfigError, ProviderError, UsageError
 from provider.link.presence import Identity
+from provider.policy.pause import OwnerPause, PauseFile
 from provider.serving import Serving, ServingPlan
 from provider.status.control import ControlServer
-from provider.status.document import ProcessFacts, process_part
+from provider.status.document import ProcessFacts, whole
+from provider.status.history import day_of
+from provider.status.measure import MeasureError
+from provider.status.metrics import CONTENT_TYPE, Metrics
+from provider.status.metrics_server import MetricsEndpoint
 from provider.system.watchdog import LoopWatchdog
 
 log = structlog.get_logger()
@@ -54,6 +59,7 @@ class Daemon:
         watched: Callable[[], tuple[Path, ...]],
         prepare: Callable[[], ServingPlan],
         rotate: Callable[[], Identity],
+        pause_file: PauseFile,
         version: str,
         service: bool,
     ) -> None:
@@ -62,6 +68,7 @@ class Daemon:
         self._watched = watched
         self._prepare = prepare
         self._rotate = rotate
+        self._pause_file = pause_file
         self._version = version
         self._service = service
         self._state = "starting"
@@ -70,6 +77,12 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._serving: Serving | None = None
+        metrics = Metrics(
+            self.document,
+            lambda: None if self._serving is None else self._serving.oversight.books.tally,
+            lambda: None if self._serving is None else self._serving.jobs.token_gaps,
+        )
+        self._metrics = MetricsEndpoint(metrics.text, CONTENT_TYPE)
 
     async def run(self) -> int:
         """The exit code. Raises `ProviderError` for what the user must know."""
@@ -83,6 +96,7 @@ class Daemon:
                 "stop": self._command_stop,
                 "pause": self._command_pause,
                 "resume": self._command_resume,
+                "measure": self._command_measure,
                 "reconnect": self._command_reconnect,
                 "rotate-key": self._command_rotate_key,
             },
@@ -93,6 +107,7 @@ class Daemon:
                 await self._serve_or_idle()
         finally:
             await control.aclose()
+            await self._metrics.aclose()
             watchdog.stop()
         return 0
 
@@ -115,7 +130,10 @@ class Daemon:
         plan = await self._unless_stopped(self._prepare)
         if plan is None:
             return
-        serving = self._serving = Serving(plan, stopping=self._stopping, hurry=self._hurry)
+        await self._metrics.use(plan.oversight.metrics_port)
+        serving = self._serving = Serving(
+            plan, stopping=self._stopping, hurry=self._hurry, document=self.document
+        )
         announcement = asyncio.create_task(self._announce(serving), name="announcement")
         try:
             end = await serving.run()
@@ -126,10 +144,13 @@ class Daemon:
             raise Refused(f"{serving.board.gateway} doesn't take this provider: {end}")
 
     async def _announce(self, serving: Serving) -> None:
-        """Say once that requests are answered now, and how to make one."""
-        await serving.routable()
+        """Say once that requests are answered now, and how to make one; or, before, why they aren't."""
+        await serving.known()
         if self._state == "starting":
             self._state = "serving"
+        if not serving.board.routable:
+            say(self.document()["health"]["summary"])
+        await serving.routable()
         models = list(serving.engine.models())
         origin, key = _buyers_view(serving)
         say(f"ready: {origin}/v1 (model {', '.join(models)})")
@@ -167,7 +188,8 @@ class Daemon:
         future = _in_daemon_thread(work)
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait([future, stop], return_when=asyncio.FIRST_COMPLETED)
+            waits: list[asyncio.Future[Any]] = [future, stop]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             return await future if future.done() else None
         finally:
             future.cancel()
@@ -190,23 +212,42 @@ class Daemon:
             config_file=str(self._config_file),
             local_url=None if serving is None or serving.gateway is None else serving.gateway.url,
         )
-        nothing: dict[str, Any] = dict.fromkeys(("engine", "link", "jobs", "counters"))
-        rest = {**nothing, "models": []} if serving is None else serving.document()
-        return {"process": process_part(facts), **rest}
+        part = None if serving is None else serving.document()
+        return whole(facts, part, self._metrics.document(), day_of(int(time.time() * 1000), None))
 
     async def _command_stop(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         asyncio.get_running_loop().call_soon(self._stop)
         return {"stopping": True}
 
     async def _command_pause(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`seconds`: for so long, or until `resume`."""
+        seconds = body.get("seconds")
+        until = None if seconds is None else time.time() + float(seconds)
         if self._serving is not None:
-            self._serving.jobs.pause("paused by its owner")
-        return {"paused": self._serving is not None}
+            self._serving.oversight.policy.pause(until)
+        else:
+            self._pause_file.write(OwnerPause(time.time(), until))
+        return self._paused()
 
     async def _command_resume(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._serving is not None:
-            self._serving.jobs.resume()
-        return {"paused": False}
+            self._serving.oversight.policy.resume()
+        else:
+            self._pause_file.remove()
+        return self._paused()
+
+    def _paused(self) -> Mapping[str, Any]:
+        """What holds now: other reasons may stay when the owner's is gone."""
+        document = self.document()
+        return {"summary": document["health"]["summary"], "policy": document["policy"]}
+
+    async def _command_measure(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._serving is None:
+            return {"error": "nothing is served now"}
+        try:
+            return (await self._serving.oversight.measuring.now()).model_dump()
+        except MeasureError as error:
+            return {"error": str(error)}
 
     async def _command_reconnect(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._serving is not None:

@@ -43,6 +43,7 @@ class OversightPlan:
 
     `report`: whether reports are sent; `report_url`: where to, `None`: to the gateway that is served.
     `setup`: what measured figures depend on; `measure_at_start`: take them when there are none.
+    `metrics_port`: on loopback, `None` for no metrics.
     """
 
     policy: Policy
@@ -54,6 +55,7 @@ class OversightPlan:
     report: bool = True
     report_url: str | None = None
     measure_at_start: bool = True
+    metrics_port: int | None = None
 
 
 class Oversight:

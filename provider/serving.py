@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from provider.link.presence import Identity, Presence, Profile
 from provider.link.supervisor import LinkEnd, Supervisor
 from provider.local_gateway.server import GatewayConfigError, LocalGateway, create_gateway
 from provider.local_gateway.settings import GatewaySettings
+from provider.oversight import Oversight, OversightPlan
 from provider.status.document import counters_part, engine_part, models_part
 
 log = structlog.get_logger()
@@ -47,6 +48,7 @@ class ServingPlan:
     software: Software
     machine: Machine
     drain_seconds: float
+    oversight: OversightPlan
 
 
 async def start_gateway(settings: GatewaySettings) -> LocalGateway:
@@ -64,9 +66,19 @@ async def start_gateway(settings: GatewaySettings) -> LocalGateway:
 
 
 class Serving:
-    """`run` once. `stopping` begins the drain, `hurry` cuts it short."""
+    """`run` once. `stopping` begins the drain, `hurry` cuts it short.
 
-    def __init__(self, plan: ServingPlan, *, stopping: asyncio.Event, hurry: asyncio.Event) -> None:
+    `document`: the whole status document, of which this makes a part.
+    """
+
+    def __init__(
+        self,
+        plan: ServingPlan,
+        *,
+        stopping: asyncio.Event,
+        hurry: asyncio.Event,
+        document: Callable[[], Mapping[str, Any]],
+    ) -> None:
         self._plan = plan
         self._stopping = stopping
         self._hurry = hurry
@@ -75,7 +87,15 @@ class Serving:
         )
         self.engine = EngineProcess(plan.engine)
         self.jobs = JobDispatcher(engine=self.engine, rules=plan.rules, signer=self._signer)
-        profile = Profile(plan.software, plan.machine, plan.rules.contract, plan.rules.force)
+        self.oversight = Oversight(plan.oversight, engine=self.engine, jobs=self.jobs, document=document)
+        profile = Profile(
+            plan.software,
+            plan.machine,
+            plan.rules.contract,
+            plan.rules.force,
+            measured=self.oversight.measured,
+            machine_status=self.oversight.machine_status,
+        )
         self._presence = Presence(identity=plan.identity, profile=profile, engine=self.engine, jobs=self.jobs)
         self.gateway: LocalGateway | None = None
         self._link_settings = plan.link
@@ -93,11 +113,13 @@ class Serving:
                 self.gateway = await start_gateway(self._plan.gateway)
                 self._link_settings = replace(self._plan.link, url=self.gateway.link_url)
                 self.board.gateway = self.gateway.link_url
-            await self.engine.start()
-            if not await self._unless_stopped(self.engine.wait_ready()):
+            parked = await self.oversight.begin()
+            await self.engine.start(parked=parked)
+            if not parked and not await self._unless_stopped(self.engine.wait_ready()):
                 return None
             return await self._serve()
         finally:
+            self.oversight.close()
             await self.engine.aclose()
             if self.gateway is not None:
                 await self.gateway.aclose()
@@ -106,8 +128,12 @@ class Serving:
         jobs = asyncio.create_task(self.jobs.run(), name="jobs")
         link = asyncio.create_task(self._supervisor.run(), name="link")
         stop = asyncio.create_task(self._stopping.wait(), name="stop")
+        oversight = asyncio.create_task(
+            self.oversight.run(self._link_settings.url, self.identity.provider_id, lambda: self.identity.key),
+            name="oversight",
+        )
         try:
-            await asyncio.wait({jobs, link, stop}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({jobs, link, stop, oversight}, return_when=asyncio.FIRST_COMPLETED)
             if stop.done():
                 await self.jobs.drain(self._plan.drain_seconds, self._hurry)
         finally:
@@ -118,6 +144,11 @@ class Serving:
             end = await link
             self.jobs.close()
             await jobs
+            oversight.cancel()
+            await asyncio.wait({oversight})
+        if not oversight.cancelled():
+            # It ends by itself only where it is broken, and then nobody looks after the machine any more.
+            await oversight
         return end
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
@@ -144,6 +175,11 @@ class Serving:
     async def routable(self) -> None:
         """Return once the gateway sends jobs here."""
         while not self.board.routable:
+            await self.board.news.wait()
+
+    async def known(self) -> None:
+        """Return once the gateway has said whether it sends jobs here."""
+        while self.board.routable is None:
             await self.board.news.wait()
 
     def reconnect(self) -> None:
@@ -175,4 +211,5 @@ class Serving:
             "link": self.board.document(),
             "jobs": {**self.jobs.states(), "outbox_bytes": self.jobs.outbox_bytes},
             "counters": counters_part(self.jobs.counters, self.jobs.rejected),
+            **self.oversight.document(),
         }

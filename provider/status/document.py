@@ -1,6 +1,8 @@
 """The status document, `GET /status` on the control socket: layer by layer, each with its reason.
 
-process ─▶ engine ─▶ models ─▶ link (connected, registered, routable) ─▶ jobs now ─▶ counters
+process ─▶ engine ─▶ models ─▶ link (connected, registered, routable) ─▶ jobs now ─▶ counters, and beside them
+policy, machine, today, throughput, measured, reports, metrics. `health` says what it comes to
+(docs/status.schema.json).
 """
 
 from __future__ import annotations
@@ -8,10 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from gateway_protocol.messages import Counters
 from provider.engine.base import EngineStatus, ModelInfo
+from provider.status.health import health
+from provider.status.history import Sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ def process_part(facts: ProcessFacts) -> dict[str, Any]:
 def engine_part(status: EngineStatus) -> dict[str, Any]:
     return {
         "ready": status.ready,
+        "parked": status.parked,
         "reason": status.detail,
         "device": status.device,
         "slots_total": status.slots_total,
@@ -84,3 +90,22 @@ def models_part(infos: Mapping[str, ModelInfo], status: EngineStatus) -> list[di
 
 def counters_part(counters: Counters, rejected: int) -> dict[str, Any]:
     return {**counters.model_dump(), "jobs_rejected": rejected}
+
+
+# What there is to tell while nothing is served.
+_NOTHING: Mapping[str, Any] = MappingProxyType(
+    {
+        **dict.fromkeys(("engine", "link", "jobs", "counters", "policy", "machine", "measured", "reports")),
+        "models": [],
+        "throughput": {"tokens_per_s": 0.0},
+    }
+)
+
+
+def whole(
+    facts: ProcessFacts, serving: Mapping[str, Any] | None, metrics: Mapping[str, Any], day: str
+) -> dict[str, Any]:
+    """The status document. `serving`: its part of it, `None` while nothing is served. `day`: this one."""
+    parts = {**_NOTHING, "today": {"day": day, **Sum().document()}} if serving is None else serving
+    document = {"process": process_part(facts), **parts, "metrics": metrics}
+    return {"health": health(document), **document}

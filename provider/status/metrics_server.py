@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import structlog
 from aiohttp import web
+
+log = structlog.get_logger("metrics")
 
 HOST = "127.0.0.1"
 _HOST_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -47,3 +51,40 @@ class MetricsServer:
         if request.host.rpartition(":")[0] not in _HOST_NAMES and request.host not in _HOST_NAMES:
             raise web.HTTPForbidden(text="ask for it as 127.0.0.1\n")
         return web.Response(body=self._text(), headers={"Content-Type": self._content_type})
+
+
+class MetricsEndpoint:
+    """The port as configured, which may be none, and may be taken: that is told, and stops nothing."""
+
+    def __init__(self, text: Callable[[], bytes], content_type: str) -> None:
+        self._text = text
+        self._content_type = content_type
+        self._port: int | None = None
+        self._server: MetricsServer | None = None
+        self._error: str | None = None
+
+    async def use(self, port: int | None) -> None:
+        """Serve on `port` from now on; one that was taken is tried again."""
+        if port == self._port and self._error is None:
+            return
+        await self.aclose()
+        self._port, self._error = port, None
+        if port is None:
+            return
+        server = MetricsServer(port, self._text, self._content_type)
+        try:
+            await server.start()
+        except OSError as error:
+            self._error = f"can't listen on {HOST}:{port}: {error.strerror or type(error).__name__}"
+            log.error("no_metrics", reason=self._error)
+        else:
+            self._server = server
+
+    async def aclose(self) -> None:
+        if self._server is not None:
+            await self._server.aclose()
+            self._server = None
+
+    def document(self) -> dict[str, Any]:
+        """The `metrics` member of the status document."""
+        return {"url": None if self._server is None else self._server.url, "error": self._error}
