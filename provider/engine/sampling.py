@@ -18,6 +18,9 @@ from provider.engine.base import SamplingParams
 Processor = Callable[[mx.array, mx.array], mx.array]
 
 _MASK64 = (1 << 64) - 1
+# A nucleus (top_p) is sought among this many tokens: sorting a whole vocabulary would cost as much as the
+# model's step on a CPU, and no nucleus worth sampling from is larger.
+_NUCLEUS_AT_MOST = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +80,13 @@ class RowSampler:
         self._drawn += 1
         settings = self._sampling
         scaled = logprobs.astype(mx.float32) * (1.0 / settings.temperature)
-        top_k = settings.top_k
-        if 0 < top_k < scaled.shape[-1]:
-            best = mx.argpartition(-scaled, kth=top_k - 1, axis=-1)[..., :top_k]
-            values = mx.take_along_axis(scaled, best, axis=-1)
-            order = mx.argsort(-values, axis=-1)
-            return _draw_sorted(
-                mx.take_along_axis(values, order, axis=-1),
-                mx.take_along_axis(best, order, axis=-1),
-                settings,
-                key,
-            )
+        width = scaled.shape[-1]
+        if 0 < settings.top_k < width:
+            values, ids = _highest(scaled, settings.top_k)
+            return _draw(values, ids, mx.logsumexp(values, axis=-1, keepdims=True), settings, key)
         if settings.top_p < 1.0:
-            order = mx.argsort(-scaled, axis=-1)
-            return _draw_sorted(mx.take_along_axis(scaled, order, axis=-1), order, settings, key)
+            values, ids = _highest(scaled, min(_NUCLEUS_AT_MOST, width))
+            return _draw(values, ids, mx.logsumexp(scaled, axis=-1, keepdims=True), settings, key)
         if settings.min_p > 0.0:
             scaled = _cut_min_p(scaled, scaled.max(axis=-1, keepdims=True), settings.min_p)
         return mx.random.categorical(scaled, key=key)
@@ -100,11 +96,18 @@ def sampler_for(sampling: Sampling) -> Callable[[mx.array], mx.array]:
     return greedy if sampling.temperature == 0 else RowSampler(sampling)
 
 
-def _draw_sorted(values: mx.array, ids: mx.array, settings: Sampling, key: mx.array) -> mx.array:
-    """`values` descending, tempered; `ids` their tokens. Cuts by top_p, then min_p, then draws."""
+def _highest(scaled: mx.array, count: int) -> tuple[mx.array, mx.array]:
+    """The `count` highest values, descending, and their tokens."""
+    best = mx.argpartition(-scaled, kth=count - 1, axis=-1)[..., :count]
+    values = mx.take_along_axis(scaled, best, axis=-1)
+    order = mx.argsort(-values, axis=-1)
+    return mx.take_along_axis(values, order, axis=-1), mx.take_along_axis(best, order, axis=-1)
+
+
+def _draw(values: mx.array, ids: mx.array, log_mass: mx.array, settings: Sampling, key: mx.array) -> mx.array:
+    """Cut by top_p, then min_p, then draw. `log_mass`: the log of the mass that top_p is a share of."""
     if settings.top_p < 1.0:
-        probabilities = mx.softmax(values, axis=-1, precise=True)
-        mass_before = mx.cumsum(probabilities, axis=-1, inclusive=False)
+        mass_before = mx.cumsum(mx.exp(values - log_mass), axis=-1, inclusive=False)
         # The most likely token always stays: the mass before it is 0.
         values = mx.where(mass_before < max(settings.top_p, 1e-9), values, -mx.inf)
     if settings.min_p > 0.0:
