@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,9 @@ from provider.errors import ModelError, ProviderError
 
 # What mlx-lm reads of a repository.
 FILES = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja"]
+# What is left free for everything else.
+SPARE_BYTES = 1_000_000_000
+_SHA256 = re.compile("[0-9a-f]{64}")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 
 
@@ -48,13 +53,23 @@ def cached(repository: str, revision: str | None) -> Path | None:
     return folder
 
 
-def pull(repository: str, revision: str | None) -> Path:
-    """Fetch a repository; what is there already is kept, what was cut off is resumed. Raises `ModelError`."""
-    from huggingface_hub import snapshot_download
+def pull(repository: str, revision: str | None, report: Callable[[str], None]) -> Path:
+    """Fetch a repository; what is there already is kept, what was cut off is resumed. Raises `ModelError`.
+
+    The disk must hold it all before the first byte is fetched, and the weights must have the hashes that the
+    hub gave for them.
+    """
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
-        folder = snapshot_download(repository, revision=revision, allow_patterns=FILES)
+        plan = snapshot_download(repository, revision=revision, allow_patterns=FILES, dry_run=True)
+        missing = sum(file.file_size or 0 for file in plan if file.will_download)
+        _check_space(repository, Path(constants.HF_HUB_CACHE), missing)
+        report(f"{repository}: fetching {missing / 1e9:.1f} GB from Hugging Face")
+        folder = Path(snapshot_download(repository, revision=revision, allow_patterns=FILES))
+    except ModelError:
+        raise
     except GatedRepoError:
         raise ModelError(
             f"{repository}: its owner asks for consent; give it on Hugging Face, then `hf auth login`"
@@ -66,7 +81,35 @@ def pull(repository: str, revision: str | None) -> Path:
     except Exception as error:  # the library's HTTP client has changed before; any failure is a failed fetch
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"{repository}: can't be fetched from Hugging Face: {first}") from None
-    return Path(folder)
+    if missing:
+        report(f"{repository}: checking the weights")
+        _check_hashes(repository, folder)
+    return folder
+
+
+def _check_space(repository: str, cache: Path, missing: int) -> None:
+    while not cache.exists():
+        cache = cache.parent
+    free = shutil.disk_usage(cache).free
+    if free < missing + SPARE_BYTES:
+        raise ModelError(
+            f"{repository}: {cache} has {free / 1e9:.1f} GB free, {(missing + SPARE_BYTES) / 1e9:.1f} GB are"
+            " needed; free some space and try again"
+        )
+
+
+def _check_hashes(repository: str, folder: Path) -> None:
+    """A blob that isn't what its name says is deleted, so that the next pull fetches it again."""
+    for file in weight_files(folder):
+        blob = file.resolve()
+        if not _SHA256.fullmatch(blob.name):
+            continue
+        with blob.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != blob.name:
+            blob.unlink()
+            file.unlink()
+            raise ModelError(f"{repository}: {file.name} arrived damaged (SHA-256); pull it again")
 
 
 def revision_of(folder: Path) -> str | None:
@@ -82,7 +125,7 @@ def weights_sha256(folder: Path) -> str | None:
     """
     files = weight_files(folder)
     blobs = [file.resolve().name for file in files]
-    if not all(re.fullmatch("[0-9a-f]{64}", blob) for blob in blobs):
+    if not all(_SHA256.fullmatch(blob) for blob in blobs):
         return None
     if len(blobs) == 1:
         return blobs[0]

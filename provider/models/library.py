@@ -125,8 +125,7 @@ class ModelLibrary:
             raise ModelError(
                 f"{model.id}: not in the catalogue, not a folder and not a Hugging Face ID{near}"
             )
-        report(f"{model.id}: fetching from Hugging Face")
-        folder = hub.pull(model.id, self._revision(model))
+        folder = hub.pull(model.id, self._revision(model), report)
         report(f"{model.id}: ready in {folder}")
         return folder
 
