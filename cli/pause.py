@@ -43,7 +43,8 @@ def resume() -> None:
     """Serve again."""
     running, _ = is_held(paths().lock_file)
     if running:
-        ask("POST", "resume")
+        # Other reasons may hold it still, and the owner would wonder.
+        print(f"resumed; {ask('POST', 'resume')['summary']}")
     else:
         PauseFile(paths().state).remove()
-    print("resumed" + ("" if running else "; no daemon runs now"))
+        print("resumed; no daemon runs now")

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from platform import python_version
+from typing import Any
 
 from gateway_protocol.messages import Machine, Software
 from provider.config import LoadedConfig, Settings
 from provider.daemon import Daemon, on_signals, say
+from provider.engine.process import EngineProcess
 from provider.engine.spec import EngineSettings, ModelSpec
 from provider.errors import ProviderError
 from provider.jobs.plan import AnswerRules
@@ -32,6 +34,7 @@ from provider.policy.pause import PauseFile
 from provider.policy.rules import Facts, Level, Policy
 from provider.policy.schedule import parse_window
 from provider.serving import ServingPlan, start_gateway
+from provider.status.measure import MeasuredFile, MeasureError, measure
 from provider.system.crash_loop import CRASHES, WITHIN_SECONDS, CrashLoopGuard
 from provider.system.facts import Machine as SystemMachine
 from provider.system.facts import this_machine
@@ -100,6 +103,29 @@ async def run_gateway(loaded: LoadedConfig, paths: Paths) -> int:
     return 0
 
 
+async def run_measure(settings: Settings, paths: Paths) -> dict[str, Any]:
+    """Measure with an engine of its own, while no daemon runs. Raises `ProviderError`."""
+    paths.create()
+    configure_logs("warning", settings.log.format)
+    with acquire(paths.lock_file):
+        models = await asyncio.to_thread(find_models, settings, paths)
+        engine = EngineProcess(engine_settings(settings, models))
+        try:
+            await engine.start()
+            await engine.wait_ready()
+            found = await measure(
+                engine, models[0].id, clock=time.monotonic, at_ms=lambda: int(time.time() * 1000)
+            )
+            MeasuredFile(paths.state).write(found, measured_setup(settings, models))
+        except MeasureError as error:
+            raise ProviderError(f"not measured: {error}") from None
+        except OSError as error:
+            raise ProviderError(f"can't keep the figures: {error.strerror}") from None
+        finally:
+            await engine.aclose()
+    return found.model_dump()
+
+
 def product_version() -> str:
     return installed_version("malibu-provider")
 
@@ -157,7 +183,7 @@ def oversight_plan(
         policy=policy(settings),
         state=paths.state,
         read=read,
-        setup=" ".join((settings.engine.kind, installed_version("mlx"), models[0].revision or "")).strip(),
+        setup=measured_setup(settings, models),
         drain_seconds=settings.drain.seconds,
         keep_awake=settings.policy.keep_awake,
         report=settings.status.enabled,
@@ -166,6 +192,11 @@ def oversight_plan(
         measure_at_start=settings.engine.measure_at_start and settings.engine.kind == "mlx",
         metrics_port=settings.metrics.port,
     )
+
+
+def measured_setup(settings: Settings, models: tuple[ModelSpec, ...]) -> str:
+    """What figures depend on besides the model: others don't count for this set-up."""
+    return " ".join((settings.engine.kind, installed_version("mlx"), models[0].revision or "")).strip()
 
 
 def find_models(settings: Settings, paths: Paths) -> tuple[ModelSpec, ...]:

@@ -220,9 +220,8 @@ class Daemon:
         return {"stopping": True}
 
     async def _command_pause(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """`seconds`: for so long, or until `resume`."""
-        seconds = body.get("seconds")
-        until = None if seconds is None else time.time() + float(seconds)
+        """`until`: epoch seconds, or until `resume`."""
+        until = None if body.get("until") is None else float(body["until"])
         if self._serving is not None:
             self._serving.oversight.policy.pause(until)
         else:

@@ -57,15 +57,26 @@ def start(
     )
 
 
-@app.command()
-def status(json_: JsonOption = False) -> None:
+@app.command(epilog="Example: malibu-provider status --watch")
+def status(
+    json_: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it every second until Ctrl-C.")] = False,
+) -> None:
     """What the running daemon is doing, and why it gets no jobs if it gets none.
 
     Exit 0: a daemon runs. 1: none runs. 3: one runs but doesn't answer.
     """
-    from cli.control import show_status
+    from cli.status import show_status, watch_status
 
-    raise typer.Exit(show_status(as_json=json_))
+    raise typer.Exit(watch_status(as_json=json_) if watch else show_status(as_json=json_))
+
+
+@app.command()
+def measure(json_: JsonOption = False, config: ConfigOption = None) -> None:
+    """Measure how fast this machine generates and reads tokens; the gateway is told. Takes under a minute."""
+    from cli.measure import measure as run_measure
+
+    run_measure(as_json=json_, config_file=config)
 
 
 @app.command()
