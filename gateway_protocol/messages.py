@@ -328,7 +328,10 @@ class JobOffer(Wire):
 
 
 class JobAck(Wire):
-    """Cumulative: every chunk with a sequence number up to and including `seq` has arrived."""
+    """Cumulative: every frame up to and including number `seq` has arrived.
+
+    Terminal frames count: `job_completed` and `job_failed` by their `seq`, `job_rejected` as 0.
+    """
 
     type: Literal["job_ack"] = "job_ack"
     job_id: str
