@@ -97,8 +97,8 @@ class XmlBody(Body):
 
     def _in_value(self, value: ValueScan, lexeme: Lexeme) -> Outcome:
         end = value.feed(lexeme)
-        if self._text is not None and value.certain:
-            self._builder.text(self._text.feed("".join(value.certain)))
+        if self._text is not None and (certain := self._text.feed("".join(value.certain))):
+            self._builder.text(certain)
             self.arguments(self._builder.take())
         value.certain.clear()
         return Outcome.OPEN if end is None else self._ended(end)
@@ -127,7 +127,6 @@ class XmlBody(Body):
                 self._say(name, text, index == 0)
             except LiteralError as error:
                 return error.fault
-        self.arguments(self._builder.take())
         return None
 
     def _say(self, name: str, text: str, is_first: bool) -> None:
@@ -155,7 +154,7 @@ class TextValue:
         """What may be said now; `said` counts its characters."""
         text = self._held + piece
         if not self._begun:
-            if text == "\r":
+            if text in ("", "\r"):
                 self._held = text
                 return ""
             self._begun = True

@@ -31,6 +31,7 @@ FAMILIES = {
     "none": Family.NONE,
 }
 Piece = tuple[str, int | None]
+HALF_AN_ESCAPE = re.compile(r"(?<!\\)(\\\\)*\\(u[0-9a-fA-F]{0,3})?\Z")
 
 
 @dataclass
@@ -89,7 +90,7 @@ class Answer:
                 assert event.text
                 assert len(event.text.encode("utf-8", "surrogatepass")) <= 2048
                 assert call.pieces or event.text == "{", "the first piece is the brace"
-                assert not re.search(r"(?<!\\)(\\\\)*\\(u[0-9a-fA-F]{0,3})?\Z", event.text), "half an escape"
+                assert not HALF_AN_ESCAPE.search(event.text[-40:]) or event.text.endswith("\\" * 40)
                 call.pieces.append(event.text)
             case ToolCallEnd():
                 self.calls[event.index].ended = True
@@ -176,14 +177,15 @@ def read(policy: CallPolicy, pieces: Iterable[Piece], finish: str = "stop") -> A
     interpreter = OutputInterpreter(policy)
     events: list[Event] = []
     raw: list[str] = []
-    final = False
+    over = final = False
     for text, token_id in pieces:
         raw.append(text)
-        if final or any(isinstance(event, Failed) for event in events):
-            assert interpreter.feed(text, token_id) == []
-            continue
-        events += interpreter.feed(text, token_id)
-        final = any(isinstance(event, StopGeneration) and event.final for event in events)
+        new = interpreter.feed(text, token_id)
+        assert not (over and new), "nothing may follow the end"
+        for event in new:
+            final = final or (isinstance(event, StopGeneration) and event.final)
+            over = over or final or isinstance(event, Failed)
+        events += new
     events += interpreter.finish("length" if finish == "length" and not final else "stop")
     assert interpreter.finish("stop") == []
     return Answer(events, "".join(raw))
