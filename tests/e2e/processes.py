@@ -7,8 +7,8 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,12 +28,17 @@ def write_script(folder: Path, *lines: dict[str, Any]) -> Path:
 
 
 class Gateway(Running):
-    """`malibu-provider gateway` on a port of the system's choice."""
+    """`malibu-provider gateway` on a port of the system's choice; `ready` waits until it is open."""
 
     def __init__(self, home: Path, *flags: str) -> None:
         super().__init__(home, "gateway", "--port", "0", *flags)
+        self.url = ""
+        self.port = 0
+
+    def ready(self) -> Gateway:
         self.url = self.wait_for("ready: ").removeprefix("ready: ").removesuffix("/v1")
         self.port = urlsplit(self.url).port or 0
+        return self
 
 
 class Daemon(Running):
@@ -98,22 +103,23 @@ class Two:
         self.relay: Relay
 
     async def __aenter__(self) -> Two:
-        home = self._folder / "gateway"
-        home.mkdir()
-        (home / "config.toml").write_text(self._gateway_config)
-        self.gateway = await asyncio.to_thread(Gateway, home)
-        self.relay = await Relay(self.gateway.port).__aenter__()
-        daemon_home = self._folder / "daemon"
-        self.daemon = Daemon(daemon_home, self._script, self.relay.port, config=self._config)
-        await asyncio.to_thread(self.daemon.ready)
+        async with AsyncExitStack() as stack:
+            home = self._folder / "gateway"
+            home.mkdir()
+            (home / "config.toml").write_text(self._gateway_config)
+            self.gateway = stack.enter_context(Gateway(home))
+            await asyncio.to_thread(self.gateway.ready)
+            self.relay = await stack.enter_async_context(Relay(self.gateway.port))
+            daemon_home = self._folder / "daemon"
+            self.daemon = stack.enter_context(
+                Daemon(daemon_home, self._script, self.relay.port, config=self._config)
+            )
+            await asyncio.to_thread(self.daemon.ready)
+            self._ends = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for running in (self.daemon, self.gateway):
-            await asyncio.to_thread(running.__exit__, kind, error, trace)
-        await self.relay.__aexit__(kind, error, trace)
+    async def __aexit__(self, *exc: object) -> None:
+        await self._ends.aclose()
 
 
 class Buyer:
