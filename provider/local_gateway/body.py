@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 from aiohttp import web
@@ -44,8 +46,13 @@ async def read_body(request: web.Request, seconds: float) -> bytes:
     return b"".join(pieces)
 
 
+# One such body at a time: working on it takes up to half of the interpreter's time from all streams.
+_worker = ThreadPoolExecutor(1, thread_name_prefix="gateway-body")
+
+
 async def work(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """`function(...)` here, or in a thread when it works on a body of `size` bytes that others would feel."""
     if size < _LARGE:
         return function(*args, **kwargs)
-    return await asyncio.to_thread(function, *args, **kwargs)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_worker, partial(function, *args, **kwargs))

@@ -288,7 +288,10 @@ class Broker:
             deadline_ms=max(1, round(job.remaining * 1000)),
         )
         assert record.link is not None, "dispatch knows connected providers only"
-        record.link.send(offer)
+        if not record.link.send(offer):
+            self.release(record, attempt)
+            too_large = "The request is too large for the link to a provider."
+            job.refuse(ApiError(ErrorCode.REQUEST_BODY_TOO_LARGE, too_large))
 
     @staticmethod
     def _lost() -> ApiError:

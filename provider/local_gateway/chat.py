@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 from aiohttp import web
@@ -19,7 +21,7 @@ from provider.local_gateway.body import read_body, work
 from provider.local_gateway.broker import Broker
 from provider.local_gateway.buyers import Buyer, Buyers
 from provider.local_gateway.delivery import Outcome
-from provider.local_gateway.envelope import common_headers, error_response, request_id
+from provider.local_gateway.envelope import common_headers, error_response, request_id, unforeseen
 from provider.local_gateway.jobs import Job, JobSpec
 from provider.local_gateway.prefixes import prefix_hashes
 from provider.local_gateway.providers import Directory, eligible
@@ -27,15 +29,18 @@ from provider.local_gateway.settings import GatewaySettings
 
 log = structlog.get_logger("gateway")
 
+_NAMED: Final = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """The chat route."""
+    """The chat route. `named`: unknown fields that the log has named; each is named once."""
 
     settings: GatewaySettings
     directory: Directory
     broker: Broker
     buyers: Buyers
+    named: set[str] = field(default_factory=set)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         with self.buyers.admit(request) as buyer:
@@ -60,8 +65,7 @@ class Chat:
             contract=self.settings.contract,
             max_messages=self.settings.max_messages,
         )
-        if checked.unknown_fields:
-            log.info("unknown_fields", fields=checked.unknown_fields, request_id=request_id(request))
+        self._name_unknown(checked.unknown_fields)
         only = self._check_model(checked)
         return JobSpec(
             job_id=f"job_{secrets.token_hex(16)}",
@@ -74,6 +78,12 @@ class Chat:
             only=only,
             prefixes=await work(len(raw), prefix_hashes, checked, buyer.tenant),
         )
+
+    def _name_unknown(self, fields: tuple[str, ...]) -> None:
+        new = [name for name in fields if name not in self.named]
+        if new and len(self.named) < _NAMED:
+            self.named.update(new)
+            log.info("unknown_fields", fields=new)
 
     def _check_model(self, checked: CheckedRequest) -> frozenset[str] | None:
         """Model and family; the providers that can do what is asked for, `None` for all of them."""
@@ -101,6 +111,20 @@ class Chat:
         common_headers(request, response)
         await response.prepare(request)
         await response.write(sse.ACCEPTED)  # aiohttp holds headers back until a first write
+        try:
+            await self._write_events(request, response, job)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception:
+            # Headers are out: the stream must still end as a stream.
+            log.exception("stream_failed", request_id=request_id(request))
+            event = completion.error_event(unforeseen(), request_id(request))
+            await response.write(sse.data(event) + sse.DONE)
+        await response.write_eof()
+        return response
+
+    async def _write_events(self, request: web.Request, response: web.StreamResponse, job: Job) -> None:
+        """Everything from the first chunk to `[DONE]`; what has gathered goes out in one write."""
         spec, delivery = job.spec, job.delivery
         writer = sse.ChunkWriter(
             id=_completion_id(job),
@@ -116,8 +140,7 @@ class Chat:
             if delivery.outcome is not None and not delivery.waiting:
                 parts += self._ending(request, writer, delivery.outcome, spec.request.include_usage)
                 await response.write(b"".join(parts))
-                await response.write_eof()
-                return response
+                return
             await response.write(b"".join(parts) if something else sse.KEEPALIVE)
 
     @staticmethod

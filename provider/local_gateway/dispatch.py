@@ -218,12 +218,6 @@ class Dispatch:
         while len(self._warm) > PREFIXES:
             self._warm.popitem(last=False)
 
-    def refused_slot(self, provider_id: str, now: float) -> None:
-        """It turned an offer down for want of room: it counts as full until its next heartbeat."""
-        if candidate := self._all.get(provider_id):
-            candidate.slots_elsewhere = max(0, candidate.slots - candidate.in_flight)
-            self.refresh(provider_id, now)
-
     def succeeded(self, provider_id: str, now: float) -> None:
         if candidate := self._all.get(provider_id):
             candidate.failures.clear()

@@ -104,6 +104,8 @@ def envelope_middleware(doorkeeper: Doorkeeper) -> Middleware:
             response = error_response(request, error)
         except web.HTTPException as error:
             response = error_response(request, from_http(error, request))
+            if allowed := error.headers.get("Allow"):
+                response.headers["Allow"] = allowed  # RFC 9110, 15.5.6
         except ConnectionError:
             raise
         except Exception:

@@ -49,7 +49,7 @@ class ExplainRequest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`html`: the whole page; `policy`: the Content-Security-Policy that lets it run and nothing else."""
+    """`html`: the whole page; `policy`: the Content-Security-Policy that lets it run and no more."""
 
     settings: GatewaySettings
     directory: Directory
@@ -58,6 +58,7 @@ class Page:
     ledger: Ledger
     html: bytes
     policy: str
+    openapi: bytes
 
     async def index(self, request: web.Request) -> web.Response:
         try:
@@ -75,6 +76,10 @@ class Page:
             "Cache-Control": "no-cache",
         }
         return web.Response(body=self.html, content_type="text/html", charset="utf-8", headers=headers)
+
+    async def describe(self, request: web.Request) -> web.Response:
+        """The OpenAPI document of all that this gateway answers."""
+        return web.Response(body=self.openapi, content_type="application/json")
 
     async def live(self, request: web.Request) -> web.Response:
         """What the page shows, once a second."""
@@ -163,9 +168,10 @@ def _explain_request(body: dict[str, Any]) -> ExplainRequest:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{path}: {first['msg']}.", param=path) from None
 
 
-def load_page() -> tuple[bytes, str]:
-    """The page, and a policy that allows its one script and one style by their hashes."""
-    html = (resources.files("provider.local_gateway") / "page.html").read_bytes()
+def load_page() -> tuple[bytes, str, bytes]:
+    """The page, a policy that allows its one script and one style by their hashes, the OpenAPI document."""
+    folder = resources.files("provider.local_gateway")
+    html = (folder / "page.html").read_bytes()
 
     def sources(tag: str) -> str:
         found = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), html, re.DOTALL)
@@ -184,4 +190,4 @@ def load_page() -> tuple[bytes, str]:
             "frame-ancestors 'none'",
         ]
     )
-    return html, policy
+    return html, policy, (folder / "openapi.json").read_bytes()

@@ -86,18 +86,19 @@ class Peer:
 
     # --- Link ----------------------------------------------------------------------------------
 
-    def send(self, message: Wire) -> None:
+    def send(self, message: Wire) -> bool:
         if self._session.phase is LinkPhase.CLOSED:
-            return  # the link ends, its jobs hear of that
+            return True  # the link ends, its jobs hear of that
         try:
             frame = self._session.send(cast(FromGateway, message))
         except FrameError as error:
             log.warning("frame_not_sent", frame=type(message).__name__, reason=error.message)
-            return
+            return False
         # A cancel must not overtake the offer that it cancels.
         last = isinstance(message, JobOffer) or (isinstance(message, JobCancel) and self._offers)
         (self._offers if last else self._control).append(frame)
         self._pending.set()
+        return True
 
     def close(self, code: int, reason: str) -> None:
         self._session.close()

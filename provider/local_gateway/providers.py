@@ -34,7 +34,9 @@ RESPONSE_FORMAT = "response_format"
 class Link(Protocol):
     """A live connection to a provider. Frames leave in the order of the calls, offers behind the others."""
 
-    def send(self, message: Wire) -> None: ...
+    def send(self, message: Wire) -> bool:
+        """Queue a frame; False if it can't be sent because it is too large for the link."""
+        ...
 
     def close(self, code: int, reason: str) -> None:
         """Close once what was queued is sent; nothing that arrives from now on has an effect."""
@@ -44,6 +46,7 @@ class Link(Protocol):
 class ProviderRecord:
     """`jobs`: their frames' state, which outlives links. `attempts`: by (job, number), each holding a slot.
 
+    `draining`: it has said so, and nothing but a new session takes that back. `losses`: of links so far.
     `candidate`: what dispatch knows of it, kept so that a new link doesn't wash off its failures.
     """
 
@@ -58,6 +61,8 @@ class ProviderRecord:
     states: dict[str, ModelState] = field(default_factory=dict)
     heartbeat: Heartbeat | None = None
     heartbeat_at: float = 0.0
+    draining: bool = False
+    losses: int = 0
 
     def offered(self, model: str) -> OfferedModel | None:
         return next((offered for offered in self.register.models if offered.id == model), None)
@@ -181,7 +186,7 @@ def apply_heartbeat(record: ProviderRecord, heartbeat: Heartbeat, now: float) ->
     record.heartbeat, record.heartbeat_at = heartbeat, now
     record.states = {model.id: model.state for model in heartbeat.models}
     candidate.models = record.servable()
-    candidate.state = heartbeat.state
+    candidate.state = ProviderState.DRAINING if record.draining else heartbeat.state
     candidate.stale = False
     candidate.slots = heartbeat.slots_total
     taken = heartbeat.slots_total - heartbeat.slots_free

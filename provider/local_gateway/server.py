@@ -165,9 +165,9 @@ class LocalGateway:
             app.router.add_post(f"{prefix}/chat/completions", chat.handle)
             app.router.add_get(f"{prefix}/models", models.list)
             app.router.add_get(prefix + "/models/{model:.+}", models.one)
-        html, policy = load_page()
-        page = Page(settings, directory, broker, buyers, self.ledger, html, policy)
+        page = Page(settings, directory, broker, buyers, self.ledger, *load_page())
         app.router.add_get("/", page.index)
+        app.router.add_get("/openapi.json", page.describe)
         app.router.add_get("/v1/live", page.live)
         app.router.add_post("/v1/explain", page.explain)
         app.router.add_get("/health", status.health)
@@ -181,6 +181,11 @@ class LocalGateway:
         host, port = self._server.sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         return f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
+
+    def routes(self) -> list[web.AbstractResource]:
+        """Everything that is served."""
+        assert self._runner is not None
+        return list(self._runner.app.router.resources())
 
     @property
     def link_url(self) -> str:

@@ -120,6 +120,7 @@ class Switchboard:
             # A job that outlived the rotation may be signed with either key.
             record.previous_key, record.public_key = record.public_key, register.public_key
         record.register = register
+        record.draining = False
         record.states, record.heartbeat, record.heartbeat_at = {}, None, self._loop.time()
         return record
 
@@ -148,6 +149,7 @@ class Switchboard:
         if record.link is not link:
             return
         record.link = None
+        record.losses += 1
         self._broker.dispatch.remove(record.provider_id)
         for attempt in [*record.attempts.values()]:
             if attempt.job is not None:
@@ -155,11 +157,12 @@ class Switchboard:
             else:
                 self._drop(record, attempt)
         log.info("provider_lost", provider_id=record.provider_id)
-        self._loop.call_later(self._settings.timers.resume_window, self._forget, record)
+        self._loop.call_later(self._settings.timers.resume_window, self._forget, record, record.losses)
 
-    def _forget(self, record: ProviderRecord) -> None:
+    def _forget(self, record: ProviderRecord, losses: int) -> None:
+        """Nothing can be resumed any more, unless it was back in the meantime."""
         known = self._directory.records.get(record.provider_id)
-        if known is record and record.link is None:
+        if known is record and record.link is None and record.losses == losses:
             self._directory.forget(record.provider_id)
 
     def _drop(self, record: ProviderRecord, attempt: Attempt) -> None:
@@ -194,6 +197,7 @@ class Switchboard:
             case events.HeartbeatReceived(heartbeat):
                 self._heartbeat(record, link, heartbeat)
             case events.DrainingReceived():
+                record.draining = True
                 record.candidate.state = ProviderState.DRAINING
                 self._broker.dispatch.refresh(record.provider_id, self._loop.time())
             case events.NackReceived(nack):
@@ -256,8 +260,6 @@ class Switchboard:
         elif isinstance(frame, JobCompleted):
             self._broker.dispatch.succeeded(record.provider_id, now)
             self._broker.dispatch.remember(attempt.spec.prefixes[:1], record.provider_id)
-        if isinstance(frame, JobRejected) and frame.error.code is ErrorCode.PROVIDER_OVERLOADED:
-            self._broker.dispatch.refused_slot(record.provider_id, now)
         if not isinstance(frame, JobRejected) and frame.usage is not None and mismatch is None:
             uncounted = frame.usage.completion_tokens - ended.chunks
             self._broker.meter.spread(attempt.offered_at, now, uncounted)

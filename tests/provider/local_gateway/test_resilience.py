@@ -433,3 +433,58 @@ async def test_closing_the_gateway_ends_streams_properly(
     assert got.error["retryable"]
     assert got.done
     assert (await buffered).status == 503
+
+
+@pytest.mark.asyncio
+async def test_each_loss_of_a_link_has_a_window_of_its_own(
+    start_gateway: StartGateway, http: aiohttp.ClientSession
+) -> None:
+    gateway = await start_gateway(timers={"resume_window": 0.4})
+    gate = Gate()
+
+    async def behave(job: FakeJob) -> None:
+        await job.accept()
+        await job.begin()
+        await job.text("a")
+        await gate.stop()
+        await job.text("b")
+        await job.complete()
+
+    async with FakeProvider(gateway.link_url, behave=behave) as provider:
+        streaming = asyncio.create_task(stream(http, gateway))
+        await gate.reached.acquire()
+        for _ in range(8):  # longer in all than one window, each time well within it
+            await provider.cut()
+            await asyncio.sleep(0.1)  # time itself is what is tested here
+            await provider.dial()
+        gate.go()
+        assert (await streaming).text == "ab"
+
+
+@pytest.mark.asyncio
+async def test_a_draining_provider_gets_no_offer_whatever_its_heartbeats_say(
+    gateway: LocalGateway, http: aiohttp.ClientSession
+) -> None:
+    async with FakeProvider(gateway.link_url) as provider:
+        await provider.acks.get()
+        await provider.send_text('{"type": "draining", "in_flight": 0, "deadline_ms": 1000}')
+        await provider.heartbeat()  # made a moment before
+        assert not (await provider.acks.get()).routable
+        assert (await refusal(http, gateway, chat())).error["code"] == "no_provider_available"
+        await provider.hang_up()
+        await provider.dial()
+        assert (await stream(http, gateway)).done
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_request_that_grows_beyond_the_link_is_refused_at_once(
+    gateway: LocalGateway, http: aiohttp.ClientSession
+) -> None:
+    numbers = b",".join([b"1e15"] * 950_000)  # written in full they are four times as long
+    body = b'{"model": "%s", "messages": [{"role": "user", "content": "x"}], "x": [%s]}'
+    async with FakeProvider(gateway.link_url, slots=1) as provider:
+        got = await refusal(http, gateway, body % (provider.models[0].id.encode(), numbers))
+        assert (got.status, got.error["code"]) == (413, "request_body_too_large")
+        assert not provider.jobs
+        assert (await stream(http, gateway)).done
