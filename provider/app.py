@@ -159,13 +159,15 @@ def serving_plan(settings: Settings, paths: Paths, *, local: bool) -> ServingPla
             os=hardware.os,
         ),
         drain_seconds=settings.drain.seconds,
-        oversight=oversight_plan(settings, paths, machine, models),
+        oversight=oversight_plan(settings, paths, machine, models, local=local),
     )
 
 
 def oversight_plan(
-    settings: Settings, paths: Paths, machine: SystemMachine, models: tuple[ModelSpec, ...]
+    settings: Settings, paths: Paths, machine: SystemMachine, models: tuple[ModelSpec, ...], *, local: bool
 ) -> OversightPlan:
+    """What goes on beside serving. `local`: for programs of this machine's owner."""
+
     async def read() -> Facts:
         condition = await asyncio.to_thread(machine.condition)
         return Facts(
@@ -180,7 +182,7 @@ def oversight_plan(
         )
 
     return OversightPlan(
-        policy=policy(settings),
+        policy=policy(settings, local=local),
         state=paths.state,
         read=read,
         setup=measured_setup(settings, models),
@@ -272,14 +274,14 @@ def usual_keys_file(paths: Paths) -> Path | None:
     return paths.keys_file if paths.keys_file.is_file() else None
 
 
-def policy(settings: Settings) -> Policy:
-    """When this machine may serve, in its own time zone."""
+def policy(settings: Settings, *, local: bool) -> Policy:
+    """When this machine may serve, in its own time zone. `local`: its owner knows that it is on battery."""
     rules = settings.policy
     return Policy(
         windows=tuple(parse_window(window) for window in rules.windows),
         zone=local_zone(),
-        serve_on_battery=rules.on_battery,
-        serve_in_low_power=rules.low_power,
+        serve_on_battery=local if rules.on_battery is None else rules.on_battery,
+        serve_in_low_power=local if rules.low_power is None else rules.low_power,
         thermal_limit=None if rules.thermal == "off" else Level(rules.thermal),
         memory_limit=None if rules.memory == "off" else Level(rules.memory),
         user_idle_seconds=rules.user_idle_seconds,

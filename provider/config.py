@@ -169,8 +169,8 @@ class PolicySection(Section):
 
     windows: Words = ()
     keep_awake: bool = True
-    on_battery: bool = False
-    low_power: bool = False
+    on_battery: bool | None = None
+    low_power: bool | None = None
     thermal: PressureLimit = "serious"
     memory: PressureLimit = "critical"
     user_idle_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -21,13 +21,16 @@ _BUSY_S = 60.0
 
 
 class Measuring:
-    """The figures of the first model. `setup`: what they depend on besides it."""
+    """The figures of the first model. `setup`: what they depend on besides it. `quiet_s`: between tries."""
 
-    def __init__(self, *, engine: Engine, jobs: JobDispatcher, state: Path, setup: str) -> None:
+    def __init__(
+        self, *, engine: Engine, jobs: JobDispatcher, state: Path, setup: str, quiet_s: float = _QUIET_S
+    ) -> None:
         self._engine = engine
         self._jobs = jobs
         self._file = MeasuredFile(state)
         self._setup = setup
+        self._quiet_s = quiet_s
         self._model = next(iter(engine.models()), None)
         self._known = None if self._model is None else self._file.read(self._model, setup)
         self._asked = False
@@ -38,7 +41,7 @@ class Measuring:
     async def when_idle(self) -> None:
         """Measure where nothing is known yet, giving way to any job; tried again until it could be done."""
         while self._known is None:
-            await asyncio.sleep(_QUIET_S)
+            await asyncio.sleep(self._quiet_s)
             if self._asked or not self._free():
                 continue
             try:
