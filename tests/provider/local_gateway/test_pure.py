@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import stat
-import statistics
-import time
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from provider.local_gateway.prefixes import prefix_hashes
 from provider.local_gateway.providers import parse_version
 from provider.local_gateway.rate import Rate
 from provider.local_gateway.settings import Timers
+from tests.provider.local_gateway import dispatch_simulation
 
 # --- dispatch ------------------------------------------------------------------------------------
 
@@ -127,21 +128,15 @@ def test_failures_far_apart_or_before_a_success_do_not_add_up() -> None:
 
 
 @pytest.mark.slow
-def test_the_cost_of_a_choice_does_not_grow_with_the_pool() -> None:
-    def cost(providers: int) -> float:
-        dispatch = dispatch_of(*(provider(f"p{number}", 4) for number in range(providers)))
-        rounds = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            for _ in range(2000):
-                choice = dispatch.choose("m", 0.0, prefixes=[b"x", b"y"])
-                assert choice is not None
-                dispatch.reserve(choice, 0.0)
-                dispatch.release(choice, 0.0)
-            rounds.append(time.perf_counter() - begin)
-        return statistics.median(rounds)
-
-    assert cost(1000) < 3 * cost(50)
+def test_the_cost_of_a_dispatch_stays_flat_to_a_thousand_providers() -> None:
+    run = subprocess.run(
+        [sys.executable, dispatch_simulation.__file__, "--json"], capture_output=True, check=True, timeout=100
+    )
+    rows = json.loads(run.stdout)
+    assert [row["providers"] for row in rows] == [10, 100, 1000]
+    assert all(row["placed"] + row["refused"] == 10_000 for row in rows)
+    cost = {row["providers"]: row["us_per_request"] for row in rows}
+    assert cost[1000] < 3 * cost[100]
 
 
 # --- queue ---------------------------------------------------------------------------------------
