@@ -66,8 +66,8 @@ class Admission:
             if verdict is not None or not self._residents.unload_one_idle(but=resident):
                 return verdict
 
-    def settle(self) -> None:
-        """After a job came or went: hold kept prompts to what the rows leave them."""
+    def prompt_room(self) -> int:
+        """What kept prompts may hold now: what the owner allows, and no more than the rows leave."""
         unmovable = self._unmovable()
         share = (
             max(0, self._memory.most_bytes - unmovable) // _PROMPTS_SHARE
@@ -75,8 +75,7 @@ class Admission:
             else self._prompt_cache_bytes
         )
         left = self._memory.ceiling() - unmovable - self._committed()
-        self._prompts.max_bytes = max(0, min(share, left))
-        self._prompts.shrink(self._prompts.max_bytes)
+        return max(0, min(share, left))
 
     def _unmovable(self) -> int:
         """Weights, and whatever else is held that neither rows nor kept prompts nor a step's work explain."""

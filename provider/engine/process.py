@@ -215,9 +215,15 @@ class EngineProcess:
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            cause, how = await self._run_child()
+            try:
+                cause, how = await self._run_child()
+            except Exception as error:
+                # Whatever it is (no process or descriptor to be had): the daemon must go on, and try again.
+                log.exception("engine_supervisor_failed")
+                cause, how = "child_exited", f"the engine's process can't be run: {error}"
             self._end_all(cause)
             if self._started is not None and not self._started.done():
+                self._view.on_no_start(how)
                 self._started.set_exception(EngineStartError(f"{how}; the engine can't start"))
                 return
             delay = self._restarts.died(loop.time())
@@ -240,7 +246,6 @@ class EngineProcess:
                 self._view.on_spawn(process.pid)
                 link.send(Setup(self._settings, self._view.to_preload()))
                 cause = await self._watch(process, link)
-                self._link = None
         finally:
             self._link = None
             link.close()

@@ -12,7 +12,7 @@ its logits.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,10 +37,13 @@ class _Entry:
 
 
 class PromptCache:
-    """Keys are (model, tenant). Only the step thread comes here."""
+    """Keys are (model, tenant). Only the step thread comes here.
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
+    `room` tells how many bytes may be held at the moment it is asked.
+    """
+
+    def __init__(self) -> None:
+        self.room: Callable[[], int] = lambda: 0
         self.nbytes = 0
         self._entries: dict[Key, list[_Entry]] = {}
         self._clock = 0
@@ -75,7 +78,8 @@ class PromptCache:
                 self._touch(entry)
                 return
         nbytes = sum(part.nbytes for part in cache) + kept.nbytes
-        if nbytes > self.max_bytes:
+        room = self.room()
+        if nbytes > room:
             return
         # Computed now: as a lazy graph it would keep the whole batch's arrays alive.
         mx.async_eval([part.state for part in cache])  # type: ignore[no-untyped-call]
@@ -87,7 +91,11 @@ class PromptCache:
             self._drop(key, covered)
         self._entries.setdefault(key, []).append(new)
         self.nbytes += nbytes
-        self.shrink(self.max_bytes)
+        self.shrink(room)
+
+    def settle(self) -> None:
+        """Make way, after a job came."""
+        self.shrink(self.room())
 
     def shrink(self, max_bytes: int) -> None:
         """Forget the least recently used until no more than `max_bytes` are held."""

@@ -18,9 +18,9 @@ LOOP_WINDOW = 300.0
 
 @dataclass(slots=True)
 class RestartPolicy:
-    """Tell it each birth and death (seconds of one monotonic clock)."""
+    """Tell it when a child began to serve, if it got that far, and each death (one monotonic clock)."""
 
-    _born: float = 0.0
+    _born: float | None = None
     _delay: float = FIRST_DELAY
     _deaths: deque[float] = field(default_factory=lambda: deque(maxlen=LOOP_DEATHS))
 
@@ -29,9 +29,10 @@ class RestartPolicy:
 
     def died(self, now: float) -> float:
         """Seconds to wait before the next start."""
-        if now - self._born >= FORGIVEN_AFTER:
+        if self._born is not None and now - self._born >= FORGIVEN_AFTER:
             self._delay = FIRST_DELAY
             self._deaths.clear()
+        self._born = None
         self._deaths.append(now)
         if self.crash_loop(now):
             return LAST_DELAY

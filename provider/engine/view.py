@@ -110,6 +110,11 @@ class EngineView:
         self._trouble = f"{how}; it dies again and again, {again}" if crash_loop else f"{how}; {again}"
         self.changed.set()
 
+    def on_no_start(self, how: str) -> None:
+        self._child_gone(ModelState.UNLOADED)
+        self._trouble = how
+        self.changed.set()
+
     def on_park(self) -> None:
         self._child_gone(ModelState.UNLOADED)
         self.parked = True

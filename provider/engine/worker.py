@@ -16,7 +16,6 @@ from typing import Final
 
 import mlx.core as mx
 
-from gateway_protocol.errors import ErrorCode
 from gateway_protocol.messages import ModelState
 from provider.engine.admission import MOST_SLOTS, Admission
 from provider.engine.base import (
@@ -37,10 +36,9 @@ from provider.engine.resident import ResidentModel
 from provider.engine.residents import Residents
 from provider.engine.row import Job, PreparedJob
 from provider.engine.spec import ModelSpec
-from provider.engine.waiting import WaitingLine
+from provider.engine.waiting_room import WaitingRoom
 
 IDLE_BEAT_SECONDS: Final = 1.0
-QUEUE_RETRY_MS: Final = 1_000
 # A step that fails this often in a row won't get better in this process.
 FAILED_STEPS_IN_A_ROW: Final = 3
 
@@ -54,14 +52,10 @@ class MlxBackend:
         self._channel = channel
         self._renderer = Renderer(settings, on_prepared=self._prepared, on_text=self._text_opened)
         self._jobs: dict[int, Job] = {}
-        self._line: WaitingLine[PreparedJob] = WaitingLine(
-            seconds=settings.queue_seconds, length=settings.queue_length
-        )
-        self._awaiting_model: list[PreparedJob] = []
         self._wake = threading.Condition()
         self._calls: list[Callable[[], None]] = []
         self._memory = MachineMemory(settings.memory_limit_bytes)
-        prompts = PromptCache(settings.prompt_cache_bytes or self._memory.limit_bytes)
+        prompts = self._prompts = PromptCache()
         self._residents = Residents(
             self._memory,
             prompts,
@@ -77,12 +71,18 @@ class MlxBackend:
             slots=settings.slots,
             prompt_cache_bytes=settings.prompt_cache_bytes,
         )
+        prompts.room = self._admission.prompt_room
+        self._waiting = WaitingRoom(
+            self._admission,
+            self._residents,
+            seconds=settings.queue_seconds,
+            length=settings.queue_length,
+            refuse=self._refuse,
+        )
         self._slots = self._admission.slots()
         self._preloading = set(setup.preload)
         self._serving = False
         self._failed_steps = 0
-        # Whether anything happened since the waiting line was looked at.
-        self._line_stale = False
         self._beat = Beat(limit_bytes=self._memory.limit_bytes)
 
     def start(self) -> None:
@@ -147,10 +147,10 @@ class MlxBackend:
         if not self._preloading and not self._serving:
             self._serving = True
             self._channel.send(Serving(self._slots))
-        self._residents.unload_idle(self._is_wanted)
+        self._residents.unload_idle(self._waiting.wants)
         self._drop_cancelled()
         self._hold_and_release()
-        self._expire()
+        self._waiting.expire()
         if (ended := self._residents.advance()) is not None:
             self._on_loaded(ended)
         self._admit()
@@ -161,17 +161,12 @@ class MlxBackend:
 
     def _idle_seconds(self) -> float:
         """How long nothing will have to be done unless someone calls."""
-        now = time.monotonic()
         if self._residents.loading or any(resident.busy for resident in self._residents.all()):
             return 0.0
-        if self._line_stale or (not self._preloading and not self._serving):
+        if self._waiting.stale or (not self._preloading and not self._serving):
             return 0.0
-        deadline = self._line.next_deadline()
-        return IDLE_BEAT_SECONDS if deadline is None else max(0.0, min(IDLE_BEAT_SECONDS, deadline - now))
-
-    def _is_wanted(self, model: str) -> bool:
-        waiting = [*self._awaiting_model, *(prepared for _, prepared in self._line.in_order(0.0))]
-        return any(prepared.spec.id == model for prepared in waiting)
+        deadline = self._waiting.seconds_to_deadline()
+        return IDLE_BEAT_SECONDS if deadline is None else min(IDLE_BEAT_SECONDS, deadline)
 
     def _send_beat(self) -> None:
         beat = self._beat
@@ -189,7 +184,7 @@ class MlxBackend:
         self._beat.rows.append(JobEvent(job.serial, event))
         if not isinstance(event, Admitted):
             self._jobs.pop(job.serial, None)
-            self._line_stale = True
+            self._waiting.stale = True
 
     # --- jobs on their way into a batch --------------------------------------------------------------
 
@@ -198,12 +193,11 @@ class MlxBackend:
             self._tell(job, Finished(StopCause.CANCELLED, 0))
         elif isinstance(prepared, Rejected):
             self._tell(job, prepared)
-        elif self._line.full:
-            self._tell(job, overloaded("the engine's queue is full"))
-        elif self._residents.get(prepared.spec.id) is None:
-            self._await_model(prepared)
         else:
-            self._line.add(job.serial, prepared, cost=len(prepared.prompt), since=job.since)
+            self._waiting.add(prepared)
+
+    def _refuse(self, prepared: PreparedJob, rejected: Rejected) -> None:
+        self._tell(prepared.job, rejected)
 
     def _on_text(self, spec: ModelSpec, text: TextModel | str) -> None:
         if isinstance(text, str):
@@ -213,83 +207,32 @@ class MlxBackend:
             self._residents.want(text)
 
     def _on_loaded(self, model: str) -> None:
-        """Those who waited for this model get in line, their time there beginning now."""
         self._preloading.discard(model)
         if (slots := self._admission.slots()) != self._slots:
             self._slots = slots
             if self._serving:
                 self._channel.send(Serving(slots))
-        waited = [prepared for prepared in self._awaiting_model if prepared.spec.id == model]
-        self._awaiting_model = [prepared for prepared in self._awaiting_model if prepared not in waited]
-        loaded = self._residents.get(model) is not None
-        for prepared in waited:
-            if loaded:
-                self._line.add(
-                    prepared.job.serial, prepared, cost=len(prepared.prompt), since=time.monotonic()
-                )
-            else:
-                self._tell(
-                    prepared.job,
-                    Rejected(ErrorCode.PROVIDER_ERROR, f"model {model} can't be loaded here"),
-                )
+        self._waiting.on_loaded(model)
 
     def _admit(self) -> None:
-        self._line_stale = False
-        free = self._slots - sum(len(resident.rows()) for resident in self._residents.all())
-        if free <= 0 or not len(self._line):
-            return
-        for serial, prepared in self._line.in_order(time.monotonic()):
-            resident = self._residents.get(prepared.spec.id)
-            if free == 0:
+        self._waiting.stale = False
+        while self._slots > sum(len(resident.rows()) for resident in self._residents.all()):
+            entering = self._waiting.next_in()
+            if entering is None:
                 return
-            if resident is None:
-                # Unloaded since, for another's sake.
-                self._line.remove(serial)
-                self._await_model(prepared)
-                continue
-            verdict = self._admission.judge(resident, prepared)
-            if verdict is None:
-                # It will fit once another is done. Those behind it wait too: smaller ones would starve it.
-                return
-            self._line.remove(serial)
-            if isinstance(verdict, Rejected):
-                self._tell(prepared.job, verdict)
-                continue
-            prepared.limit = verdict
-            self._enter(resident, prepared)
-            free -= 1
-
-    def _enter(self, resident: ResidentModel, prepared: PreparedJob) -> None:
-        cached = resident.add(prepared)
-        self._admission.settle()
-        self._tell(
-            prepared.job,
-            Admitted(
-                len(prepared.prompt),
-                cached,
-                prepared.limit,
-                prepared.reasoning_open,
-                call_enforced=prepared.grammar is not None and prepared.grammar.calls,
-            ),
-        )
-
-    def _await_model(self, prepared: PreparedJob) -> None:
-        self._awaiting_model.append(prepared)
-        self._residents.want(prepared.text)
-        self._line_stale = True
-
-    def _expire(self) -> None:
-        now = time.monotonic()
-        for late in self._line.pop_expired(now):
-            self._tell(late.job, overloaded("no slot and memory for it became free in time"))
-        for prepared in list(self._awaiting_model):
-            # The time a model takes to load doesn't count; the time until it can be begun does.
-            waited = now - prepared.job.since
-            if waited >= self._settings.queue_seconds and not self._residents.is_loading(prepared.spec.id):
-                self._awaiting_model.remove(prepared)
-                if not any(other.spec is prepared.spec for other in self._awaiting_model):
-                    self._residents.forget(prepared.spec.id)
-                self._tell(prepared.job, overloaded("no memory for its model became free in time"))
+            resident, prepared = entering
+            cached = resident.add(prepared)
+            self._prompts.settle()
+            self._tell(
+                prepared.job,
+                Admitted(
+                    len(prepared.prompt),
+                    cached,
+                    prepared.limit,
+                    prepared.reasoning_open,
+                    call_enforced=prepared.grammar is not None and prepared.grammar.calls,
+                ),
+            )
 
     # --- jobs in a batch -----------------------------------------------------------------------------
 
@@ -297,10 +240,7 @@ class MlxBackend:
         self._beat.cancels += 1
 
     def _drop_cancelled(self) -> None:
-        waiting = self._line.select(lambda prepared: prepared.job.cancelled)
-        waiting += [prepared for prepared in self._awaiting_model if prepared.job.cancelled]
-        self._awaiting_model = [prepared for prepared in self._awaiting_model if not prepared.job.cancelled]
-        for prepared in waiting:
+        for prepared in self._waiting.take_cancelled():
             self._tell(prepared.job, Finished(StopCause.CANCELLED, 0))
         for resident in self._residents.all():
             for row in resident.rows():
@@ -335,7 +275,8 @@ class MlxBackend:
             for row in resident.reset():
                 self._tell(row.job, Failed("step_error", "the engine's step failed"))
             return
-        self._failed_steps = 0
+        if advanced:
+            self._failed_steps = 0
         self._beat.steps += 1
         self._beat.generated_tokens += len(advanced)
         for row in before:
@@ -346,7 +287,3 @@ class MlxBackend:
                 self._beat.rows.append(output)
             if end is not None:
                 self._tell(row.job, end)
-
-
-def overloaded(message: str) -> Rejected:
-    return Rejected(ErrorCode.PROVIDER_OVERLOADED, message, retry_after_ms=QUEUE_RETRY_MS)

@@ -15,6 +15,7 @@ from gateway_protocol.errors import ErrorCode
 from gateway_protocol.families import Family
 from gateway_protocol.messages import ModelState
 from provider.engine.base import GenerationRequest, SamplingParams
+from provider.engine.errors import EngineStartError
 from provider.engine.kv_cost import KvCost
 from provider.engine.memory import cost_of
 from provider.engine.process import EngineProcess
@@ -157,7 +158,7 @@ async def test_models_too_big_for_the_machine_say_so(start_engine: StartEngine) 
     engine = EngineProcess(EngineSettings(models=(spec(),), memory_limit_bytes=1_000_000))
     await engine.start()
     try:
-        with pytest.raises(Exception, match="more than the 0 MiB that the engine may use"):
+        with pytest.raises(EngineStartError, match="more than the 0 MiB that the engine may use"):
             await engine.wait_ready()
     finally:
         await engine.aclose()

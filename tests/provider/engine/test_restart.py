@@ -29,6 +29,18 @@ def test_a_child_that_lived_for_a_while_is_forgiven() -> None:
     assert not policy.crash_loop(100.0 + FORGIVEN_AFTER)
 
 
+def test_one_that_never_gets_to_serve_is_never_forgiven() -> None:
+    policy = RestartPolicy()
+    policy.born(0.0)
+    now = 1000.0
+    delays = []
+    for _ in range(8):
+        delays.append(policy.died(now))
+        now += delays[-1] + 0.5
+    assert delays[0] == FIRST_DELAY
+    assert delays[-1] == LAST_DELAY
+
+
 def test_deaths_far_apart_are_no_crash_loop() -> None:
     policy = RestartPolicy()
     for start in range(0, 10_000, 400):
