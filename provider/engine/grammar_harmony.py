@@ -14,7 +14,9 @@ from provider.engine.lark import ANYTHING, Rules, alternatives, json_value, lite
 def harmony(spec: GrammarSpec, rules: Rules) -> str:
     rules.add("TEXT", regex(ANYTHING))
     rules.add("next", '<|end|> <|start|> "assistant"')
-    rules.add("aside", '<|channel|> ("analysis" | "commentary") <|message|> TEXT next')
+    # A preamble on the commentary channel is visible, so an answer that must be JSON has none.
+    channels = '"analysis"' if spec.answer is not None else '("analysis" | "commentary")'
+    rules.add("aside", f"<|channel|> {channels} <|message|> TEXT next")
     endings = []
     if spec.callable:
         rules.add("call", alternatives(_calls(spec, rules)))

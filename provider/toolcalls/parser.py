@@ -211,6 +211,9 @@ class CallParser:
     def _on_call(self, lexeme: Lexeme) -> list[Mark]:
         body = self._body
         assert body is not None
+        if self._finishing == "length":
+            # Half a marker, which the limit cut: it tells nothing of a call that is cut itself.
+            return [Held(lexeme.text, lexeme.start)]
         outcome = body.feed(lexeme)
         taken = lexeme.text
         if body.leftover:
