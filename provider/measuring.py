@@ -71,9 +71,11 @@ class Measuring:
         return any(states[state] for state in ("offered", "queued", "running"))
 
     async def _giving_way(self) -> None:
+        before = self._jobs.counters
         task = asyncio.create_task(self._measure())
         try:
-            while not task.done() and not self._asked and not self._at_work():
+            # A job that came and went between two looks has spoiled the figures, and is seen in the counters.
+            while not task.done() and not (self._asked or self._at_work() or self._jobs.counters != before):
                 await asyncio.wait({task}, timeout=_LOOK_S)
             if task.done():
                 await task
