@@ -23,9 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_LOOK_SECONDS: Final = 1.0
 KEY_PREFIX: Final = "mbu_"
+
+log = structlog.get_logger("gateway")
 
 
 class KeysError(Exception):
@@ -119,6 +124,47 @@ def load_keys(path: Path) -> KeyRing:
         raise KeysError(f"can't read {path}: {error}") from None
     except KeysError as error:
         raise KeysError(f"{path}: {error}") from None
+
+
+class KeysFile:
+    """The keys of a file, taken up again when it changes; a change that can't be read leaves the old ones.
+
+    `now`: seconds, never backwards. Raises `KeysError` at first only.
+    """
+
+    def __init__(self, path: Path, now: float) -> None:
+        self._path = path
+        self._looked_at = now
+        self._seen = _stamp(path)
+        self._ring = load_keys(path)
+        self.fault: str | None = None
+
+    def ring(self, now: float) -> KeyRing:
+        """The keys in force; the file is looked at once a second at most."""
+        if now - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            seen = _stamp(self._path)
+            if seen != self._seen:
+                self._seen = seen
+                self._take_up()
+        return self._ring
+
+    def _take_up(self) -> None:
+        try:
+            self._ring = load_keys(self._path)
+            self.fault = None
+        except KeysError as error:
+            self.fault = str(error)
+            log.error("keys_file_not_taken", reason=self.fault)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes with a file's content; `None`: it isn't there."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino
 
 
 def with_new_key(text: str, name: str, *, created: str, admin: bool = False) -> tuple[str, str]:

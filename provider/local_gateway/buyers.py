@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gateway_protocol.errors import ApiError, ErrorCode
 from provider.local_gateway.access import host_name, is_loopback
-from provider.local_gateway.api_keys import ApiKey, KeyRing, key_hash
+from provider.local_gateway.api_keys import ApiKey, KeyRing, KeysFile, key_hash
 from provider.local_gateway.rate import Rate
 from provider.local_gateway.settings import Caps
 
@@ -34,11 +34,11 @@ class Buyer:
 
 
 class Buyers:
-    """`ring` `None`: an open gateway, any key is taken. `secret`: makes tenants opaque and lasting."""
+    """`keys` `None`: an open gateway, any key is taken. `secret`: makes tenants opaque and lasting."""
 
-    def __init__(self, ring: KeyRing | None, secret: bytes, caps: Caps) -> None:
+    def __init__(self, keys: KeysFile | None, secret: bytes, caps: Caps) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ring = ring
+        self._keys = keys
         self._secret = secret
         self._caps = caps
         self._rate = Rate()
@@ -46,19 +46,23 @@ class Buyers:
 
     @property
     def open(self) -> bool:
-        return self._ring is None
+        return self._keys is None
+
+    def _ring(self) -> KeyRing | None:
+        return None if self._keys is None else self._keys.ring(self._loop.time())
 
     def name_of(self, key_id: str) -> str:
         """A key's name for the page and for sums; the ID where it isn't known any more."""
-        keys = self._ring.keys if self._ring else ()
+        ring = self._ring()
+        keys = ring.keys if ring else ()
         return next((key.name for key in keys if key.id == key_id), key_id)
 
     def identify(self, request: web.Request) -> Buyer:
         """The buyer behind a request. Raises `invalid_api_key`."""
-        given = _bearer(request)
-        if self._ring is None:
+        given, ring = _bearer(request), self._ring()
+        if ring is None:
             return Buyer(key_id=OPEN, tenant=OPEN, line=key_hash(given or ""))
-        key = self._ring.find(given) if given else None
+        key = ring.find(given) if given else None
         if key is None:
             wrong = (
                 "That API key is not known here."
@@ -96,10 +100,11 @@ class Buyers:
         """
         if _is_here(request):
             return
-        if self._ring is None:
+        ring = self._ring()
+        if ring is None:
             raise ApiError(ErrorCode.FORBIDDEN, "This page is for the machine that runs the gateway.")
         given = _bearer(request) or _password(request)
-        key = self._ring.find(given) if given else None
+        key = ring.find(given) if given else None
         if key is None:
             raise ApiError(ErrorCode.INVALID_API_KEY, "An admin's API key is needed, as bearer or password.")
         if not key.admin:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import ssl
 from collections import deque
@@ -14,7 +15,7 @@ from aiohttp import web
 from gateway_protocol.errors import ApiError, ErrorCode
 from gateway_protocol.messages import CloseCode
 from provider.local_gateway.access import Doorkeeper, is_loopback
-from provider.local_gateway.api_keys import KeyRing, KeysError, load_keys
+from provider.local_gateway.api_keys import KeysError, KeysFile
 from provider.local_gateway.broker import Broker
 from provider.local_gateway.buyers import Buyers
 from provider.local_gateway.chat import Chat
@@ -45,7 +46,7 @@ class LocalGateway:
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
         self.url = ""
-        self._ring = self._load_ring()
+        self._keys = self._load_keys()
         self._tls = self._load_tls()
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
@@ -55,7 +56,7 @@ class LocalGateway:
         self.switchboard: Switchboard
         self.ledger: Ledger
 
-    def _load_ring(self) -> KeyRing | None:
+    def _load_keys(self) -> KeysFile | None:
         path = self.settings.access.keys_file
         if path is None:
             if not is_loopback(self.settings.host):
@@ -65,7 +66,7 @@ class LocalGateway:
                 )
             return None
         try:
-            return load_keys(path)
+            return KeysFile(path, -math.inf)
         except KeysError as error:
             raise GatewayConfigError(str(error)) from None
 
@@ -103,7 +104,7 @@ class LocalGateway:
         self.directory = Directory(contract=settings.contract, minimum_version=settings.minimum_version)
         self.broker = Broker(settings, self.directory, self.ledger, self._wall_ms)
         self.switchboard = Switchboard(settings, self.directory, self.broker, self.ledger, self._wall_ms)
-        buyers = Buyers(self._ring, secret, settings.caps)
+        buyers = Buyers(self._keys, secret, settings.caps)
         app = web.Application(middlewares=[count_requests, envelope_middleware(self._doorkeeper())])
         self._add_routes(app, buyers)
         # aiohttp wants these when the application's server is made, and again for each connection.

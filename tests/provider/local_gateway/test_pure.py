@@ -25,7 +25,7 @@ from gateway_protocol.messages import (
 from gateway_protocol.validation import check_request
 from provider.local_gateway import sse
 from provider.local_gateway.access import Doorkeeper, host_name, is_loopback
-from provider.local_gateway.api_keys import KeysError, add_key, load_keys, parse_keys, with_new_key
+from provider.local_gateway.api_keys import KeysError, KeysFile, add_key, load_keys, parse_keys, with_new_key
 from provider.local_gateway.dispatch import COOLDOWN_MIN, FAILURES, Candidate, Dispatch
 from provider.local_gateway.fair_queue import FairQueue
 from provider.local_gateway.handshake import origins_of
@@ -283,6 +283,23 @@ def test_keys_are_made_once_and_kept_as_hashes(tmp_path: Path) -> None:
 def test_adding_keeps_what_was_written_by_hand() -> None:
     text, _ = with_new_key("# mine\n", "a", created="2026-01-31T10:00:00Z")
     assert text.startswith("# mine\n\n[keys.a]\n")
+
+
+def test_a_running_gateway_takes_up_new_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    first = add_key(path, "first", created="2026-01-31T10:00:00Z")
+    keys = KeysFile(path, 100.0)
+    second = add_key(path, "second", created="2026-01-31T10:00:00Z")
+    assert keys.ring(100.5).find(second) is None  # not looked at so soon
+    assert keys.ring(101.5).find(second) is not None
+    path.write_text("[keys.first")  # caught half written: the keys in force stay
+    assert keys.ring(103.0).find(first) is not None
+    assert keys.fault is not None
+    path.unlink()
+    assert keys.ring(105.0).find(first) is not None
+    add_key(path, "third", created="2026-01-31T10:00:00Z")
+    assert keys.ring(107.0).find(first) is None  # revoked
+    assert keys.fault is None
 
 
 @pytest.mark.parametrize(
