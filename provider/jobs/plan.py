@@ -67,7 +67,7 @@ class Plan:
             family=self.info.family,
             tools={spec.name: spec.parameters for spec in req.tools},
             contract=self.rules.contract,
-            choice=self._choice(enforced=admitted.call_enforced),
+            choice=self._choice(enforced=admitted.call_enforced and self.rules.force),
             parallel=req.parallel_tool_calls,
             parallel_when_omitted=self.rules.parallel_when_omitted,
             strict_tools=frozenset(spec.name for spec in req.tools if spec.strict),
