@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,17 @@ def test_help_imports_nothing_heavy() -> None:
     modules = json.loads(done.stderr)
     assert not HEAVY & {name.partition(".")[0] for name in modules}
     assert len(modules) < 300
+
+
+def test_shell_completion_knows_the_commands() -> None:
+    command = Path(sys.executable).with_name("malibu-provider")
+    asked = {
+        "_MALIBU_PROVIDER_COMPLETE": "complete_bash",
+        "COMP_WORDS": "malibu-provider mod",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run([command], env={**os.environ, **asked}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["models"]
 
 
 def test_the_installed_command_speaks_for_itself(tmp_path: Path) -> None:
