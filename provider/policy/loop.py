@@ -18,7 +18,7 @@ from provider.policy.words import Pause, pauses
 
 log = structlog.get_logger("policy")
 
-INTERVAL_SECONDS = 5.0
+INTERVAL_SECONDS = 10.0
 
 
 class PolicyLoop:

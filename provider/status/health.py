@@ -93,6 +93,8 @@ def _engine(document: Document) -> Layer:
         return Layer("engine", LayerState.UNKNOWN, "not started")
     if engine["ready"]:
         return Layer("engine", LayerState.OK, f"ready on {engine['device']}")
+    if engine["parked"] and _pause_words(document) is None:
+        return Layer("engine", LayerState.STARTING, "the pause is over, it comes back")
     if engine["parked"]:
         return Layer("engine", LayerState.PAUSED, "unloaded while paused")
     starting = engine["restarts"] == 0

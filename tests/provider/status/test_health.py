@@ -85,6 +85,10 @@ def paused(*reasons: str, until: float | None = None) -> dict[str, Any]:
             {**paused("outside_schedule"), "engine": {"ready": False, "parked": True, "reason": "paused"}},
             "paused: words of outside_schedule",
         ),
+        (
+            {"engine": {"ready": False, "parked": True, "reason": "unloaded while paused"}},
+            "starting: engine the pause is over, it comes back",
+        ),
         ({"process__state": "draining"}, "draining: 2 running, 0 waiting"),
         ({**NOTHING, "process__state": "starting"}, "starting: engine not started"),
         (
@@ -133,7 +137,8 @@ def test_the_layers_in_order() -> None:
 @pytest.mark.parametrize(
     ("changes", "layer", "state"),
     [
-        ({"engine": {"ready": False, "parked": True}}, "engine", LayerState.PAUSED),
+        ({"engine": {"ready": False, "parked": True}}, "engine", LayerState.STARTING),
+        ({"engine": {"ready": False, "parked": True}, **paused("x")}, "engine", LayerState.PAUSED),
         ({"engine": {"ready": False, "parked": True}}, "model", LayerState.PAUSED),
         ({"models": [{"id": "m", "state": "loading"}]}, "model", LayerState.STARTING),
         ({"models": [{"id": "m", "state": "unloaded"}]}, "model", LayerState.OK),
