@@ -106,9 +106,10 @@ class Compiler:
     def fit(self, spec: GrammarSpec, hopeful: Fitted) -> Fitted:
         """Walk down the ladder from where `hopeful` stands until this tool's grammar compiles alone."""
         keyword = hopeful.keyword
+        choice = "auto" if spec.choice == "auto" else "required"
         for rung in schemas.LADDER[schemas.LADDER.index(hopeful.rung) :]:
             tool = replace(hopeful.tool, schema=rung.change(dict(hopeful.tool.schema)), lenient=rung.lenient)
-            alone = replace(spec, tools=(tool,), choice="required", answer=None, parallel=False)
+            alone = replace(spec, tools=(tool,), choice=choice, answer=None, parallel=False)
             complaint = self.compile(build(alone))
             if not isinstance(complaint, str):
                 return Fitted(tool, rung, keyword)

@@ -76,10 +76,13 @@ class _Value:
         """`hops`: how deep into references and unions to look before any text will do."""
         if not isinstance(schema, Mapping) or hops == 0:
             return _raw(self._rules)
+        target = schema.get("$ref")
+        if isinstance(target, str) and pointed_at(self._root, target) is None:
+            return self._json(schema)  # the compiler says what is wrong with it
         if "string" not in self._types(schema):
             return self._json(schema)
-        if isinstance(schema.get("$ref"), str):
-            return self.rule(pointed_at(self._root, schema["$ref"]), hops - 1)
+        if isinstance(target, str):
+            return self.rule(pointed_at(self._root, target), hops - 1)
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, list) and values:
             return self._choice(values)
