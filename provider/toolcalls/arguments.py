@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 
 from gateway_protocol.limits import EMITTED_ARGUMENTS_DEPTH
 
@@ -19,9 +20,9 @@ class ArgumentsBuilder:
         self._in_string = False
 
     @property
-    def names(self) -> frozenset[str]:
-        """The members so far."""
-        return frozenset(self._names)
+    def names(self) -> Set[str]:
+        """The members so far; it grows with them."""
+        return self._names
 
     def has(self, name: str) -> bool:
         return name in self._names

@@ -54,12 +54,9 @@ class ParameterTypes:
         self._known: dict[str, Types] = {}
         properties = self._schema.get("properties")
         self._properties = properties if isinstance(properties, Mapping) else {}
+        self.declared = self._properties.keys()
         required = self._schema.get("required")
         self.required = frozenset(required) if isinstance(required, list | tuple) else frozenset[str]()
-
-    @property
-    def declared(self) -> frozenset[str]:
-        return frozenset(self._properties)
 
     def of(self, name: str) -> Types:
         """The types that the parameter may have; text only where nothing is said."""

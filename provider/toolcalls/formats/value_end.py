@@ -119,7 +119,10 @@ class ValueScan:
     def _runs_on(self, name: str) -> bool:
         """All on one line, and right behind the text: `<parameter=to>desk<parameter=text>…`."""
         last = self._pieces[-1] if self._pieces else ""
-        return self._inline and not last[-1:].isspace() and self._declared(name) and name not in self._given
+        return self._inline and not last[-1:].isspace() and self._is_missing(name)
+
+    def _is_missing(self, name: str) -> bool:
+        return self._declared(name) and name not in self._given
 
     def _append(self, lexeme: Lexeme) -> None:
         text = lexeme.text
@@ -202,18 +205,18 @@ class ValueScan:
             return [(self._name, self._between(0, end))]
         last = {opener.name: opener for opener in self._openers}
         members: list[Member] = []
-        name, start, names = self._name, 0, {*self._given, self._name}
+        name, start, found = self._name, 0, {self._name}
         for opener in self._openers:
             closer_at = opener.closer_at
             if closer_at is not None and closer_at >= start:
                 stop = closer_at
-            elif self._declared(opener.name) and opener.name not in names and last[opener.name] is opener:
+            elif last[opener.name] is opener and opener.name not in found and self._is_missing(opener.name):
                 stop = opener.at
             else:
                 continue
             members.append((name, self._between(start, stop)))
             name, start = opener.name, opener.at + 1
-            names.add(name)
+            found.add(name)
         return [*members, (name, self._between(start, end))]
 
     def _between(self, start: int, end: int) -> str:
