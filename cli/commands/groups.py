@@ -25,6 +25,14 @@ def models_list(json_: JsonOption = False, config: ConfigOption = None) -> None:
     list_models(as_json=json_, config_file=config)
 
 
+@models_app.command("recommend")
+def models_recommend(json_: JsonOption = False) -> None:
+    """Models that fit this machine, with the speed its memory bandwidth promises."""
+    from cli.models import recommend_models
+
+    recommend_models(as_json=json_)
+
+
 @models_app.command("pull", epilog="Example: malibu-provider models pull mlx-community/Qwen3-8B-4bit")
 def models_pull(
     model: Annotated[str, typer.Argument(metavar="ID", help="Catalogue or Hugging Face ID.")],

@@ -33,12 +33,17 @@ class WheelSource(BaseModel):
 
 
 class CatalogueEntry(BaseModel):
-    """One model. `wheel` `None`: its ID is its Hugging Face repository."""
+    """One model. `wheel` `None`: its ID is its Hugging Face repository.
+
+    `weights_gb`: about, in memory. `read_gb`: about, what one token reads of them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
     context_length: Annotated[int, Field(gt=0)]
+    weights_gb: Annotated[float, Field(gt=0)]
+    read_gb: Annotated[float, Field(gt=0)]
     think: ThinkMarkers | None = None
     tool_parser: Family | None = None
     revision: str | None = None
