@@ -31,7 +31,8 @@ class Piece:
     """`text`: content, reasoning, a piece of arguments, or the name of the opened call.
 
     `index`, `call_id`: of `CALL` and `ARGUMENTS`. `logprobs`: OpenAI's entries for the visible tokens whose
-    first delivered character is in `text`, `None` where there are none.
+    first delivered character is in `text`, `None` where there are none. A piece that has them is short and
+    stays alone: twenty alternatives to each token soon fill a frame.
     """
 
     kind: PieceKind
@@ -45,11 +46,13 @@ class Piece:
         """Bytes it may take in memory and on the wire, estimated from above without encoding it."""
         text = self.text
         size = OVERHEAD_BYTES + (len(text) if text.isascii() else 4 * len(text))
-        return size if self.logprobs is None else size + LOGPROB_BYTES * len(self.logprobs)
+        if self.logprobs is not None:
+            size += LOGPROB_BYTES * sum(1 + len(entry["top_logprobs"]) for entry in self.logprobs)
+        return size
 
 
 OVERHEAD_BYTES = 256
-LOGPROB_BYTES = 512
+LOGPROB_BYTES = 160
 _JOINABLE = frozenset({PieceKind.TEXT, PieceKind.REASONING, PieceKind.ARGUMENTS})
 
 
@@ -59,6 +62,8 @@ def can_join(left: Piece, right: Piece) -> bool:
         left.kind is right.kind
         and left.index == right.index
         and left.kind in _JOINABLE
+        and left.logprobs is None
+        and right.logprobs is None
         and 4 * (len(left.text) + len(right.text)) <= _joined_bytes(left.kind)
     )
 
@@ -90,23 +95,19 @@ def join(pieces: Iterable[Piece]) -> list[Piece]:
 def _fold(run: list[Piece]) -> Piece:
     if len(run) == 1:
         return run[0]
-    logprobs = [entry for piece in run for entry in piece.logprobs or ()]
     first = run[0]
-    text = "".join([piece.text for piece in run])
-    return Piece(first.kind, text, first.index, first.call_id, logprobs or None)
+    return Piece(first.kind, "".join([piece.text for piece in run]), first.index, first.call_id)
 
 
 def split(piece: Piece) -> Iterator[Piece]:
-    """The piece cut between code points so that no part is over 64 KiB; logprobs go with the first part."""
+    """The piece cut between code points so that no part is over 64 KiB."""
     text = piece.text
     if len(text) * 4 <= DELTA_TEXT_BYTES or len(text.encode()) <= DELTA_TEXT_BYTES:
         yield piece
         return
-    logprobs = piece.logprobs
     chars = DELTA_TEXT_BYTES // 4
     for start in range(0, len(text), chars):
-        yield Piece(piece.kind, text[start : start + chars], piece.index, piece.call_id, logprobs)
-        logprobs = None
+        yield Piece(piece.kind, text[start : start + chars], piece.index, piece.call_id)
 
 
 def delta_of(piece: Piece) -> Delta:

@@ -31,6 +31,9 @@ from provider.toolcalls.events import (
     ToolCallStart,
 )
 
+# With logprobs a text goes out in parts of so many characters, so of about as many tokens at most.
+LOGPROB_CHARS = 64
+
 
 class Interpreter(Protocol):
     """What this room needs of `provider.toolcalls.OutputInterpreter`."""
@@ -160,9 +163,14 @@ class JobPipeline:
             self._emit(self._stop.flush())
 
     def _emit(self, text: str) -> None:
-        if text:
-            logprobs = None if self._tokens is None else self._logprobs(self._tokens, len(text))
-            self._pieces.append(Piece(PieceKind.TEXT, text, logprobs=logprobs))
+        if self._tokens is None:
+            if text:
+                self._pieces.append(Piece(PieceKind.TEXT, text))
+            return
+        for start in range(0, len(text), LOGPROB_CHARS):
+            part = text[start : start + LOGPROB_CHARS]
+            logprobs = self._logprobs(self._tokens, len(part))
+            self._pieces.append(Piece(PieceKind.TEXT, part, logprobs=logprobs))
 
     def _logprobs(self, tokens: TokenJoin, length: int) -> list[dict[str, object]] | None:
         """The entries of the next `length` characters of visible text, which may be several stretches."""

@@ -63,6 +63,7 @@ class Connection:
         self._registered_at: float | None = None
         self._heartbeat_s = self._timers.heartbeat
         self._told: tuple[object, ...] = ()
+        self._nacks_seen: set[tuple[str | None, str]] = set()
         self._socket: ClientConnection | None = None
         self._closed_by_us: int | None = None
 
@@ -177,7 +178,14 @@ class Connection:
             case events.LinkRefused():
                 raise _LinkOver(_refused_end(event.refused), CloseCode.NORMAL)
             case events.NackReceived():
-                log.warning("gateway_nack", in_reply_to=event.nack.in_reply_to, code=event.nack.code.value)
+                self._nacked(event)
+
+    def _nacked(self, event: events.NackReceived) -> None:
+        """Worth one line for each kind on each link: a gateway may nack every chunk of a job."""
+        kind = (event.nack.in_reply_to, event.nack.code)
+        if kind not in self._nacks_seen and len(self._nacks_seen) < 100:
+            self._nacks_seen.add(kind)
+            log.warning("gateway_nack", in_reply_to=event.nack.in_reply_to, code=event.nack.code.value)
 
     def _answer(self, event: events.Send) -> None:
         message = event.message

@@ -26,19 +26,17 @@ def test_joining_keeps_order_and_text(pieces: list[Piece]) -> None:
     assert not any(can_join(left, right) for left, right in itertools.pairwise(joined))
 
 
-def test_logprobs_are_joined_in_order() -> None:
-    pieces = [Piece(PieceKind.TEXT, c, logprobs=[{"token": c}]) for c in "abc"]
-    assert join(pieces) == [Piece(PieceKind.TEXT, "abc", logprobs=[{"token": c} for c in "abc"])]
-    assert pieces[0].text == "a"
+def test_pieces_with_logprobs_stay_alone() -> None:
+    pieces = [Piece(PieceKind.TEXT, c, logprobs=[{"token": c, "top_logprobs": []}]) for c in "abc"]
+    assert join(pieces) == pieces
 
 
 def test_no_delta_is_over_its_cap() -> None:
     for char in ("a", "é", "漢", "🙂"):
         text = char * DELTA_TEXT_BYTES
-        parts = list(split(Piece(PieceKind.TEXT, text, logprobs=[{"token": "x"}])))
+        parts = list(split(Piece(PieceKind.TEXT, text)))
         assert "".join(part.text for part in parts) == text
         assert all(len(part.text.encode()) <= DELTA_TEXT_BYTES for part in parts)
-        assert [part.logprobs is not None for part in parts] == [True] + [False] * (len(parts) - 1)
     exact = Piece(PieceKind.TEXT, "a" * DELTA_TEXT_BYTES)
     assert list(split(exact)) == [exact]
 

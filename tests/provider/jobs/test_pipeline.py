@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway_protocol.codec import encode
 from gateway_protocol.errors import ErrorCode
 from gateway_protocol.families import Family
-from gateway_protocol.limits import DELTA_TEXT_BYTES
+from gateway_protocol.limits import DELTA_TEXT_BYTES, FRAME_FROM_PROVIDER_BYTES
 from gateway_protocol.messages import FinishReason
+from gateway_protocol.signing import ProviderKey
 from provider.engine.base import Token, TokenLogprob
 from provider.jobs.pieces import Piece, PieceKind
 from provider.jobs.pipeline import JobPipeline
+from provider.jobs.proof import JobProof, Signer, Subject
 from provider.toolcalls import CallPolicy, OutputInterpreter, split_special
 
 TOOLS: dict[str, Any] = {
@@ -204,6 +207,22 @@ def test_a_token_without_text_goes_with_its_code_point() -> None:
     assert text_of(pieces) == f"Hi {emoji}"
     raw = b"".join(bytes(e["bytes"]) for p in pieces for e in p.logprobs or ())
     assert raw.decode() == f"Hi {emoji}"
+
+
+def test_logprobs_of_an_answer_that_comes_at_once_fit_their_frames() -> None:
+    # Held as a call, then plain text after all: thousands of tokens, each with twenty alternatives.
+    text = (
+        '<tool_call>\n{"name": "unknown", "arguments": {"x": "' + "漢字 words " * 2_000 + '"}}\n</tool_call>'
+    )
+    alternatives = tuple(TokenLogprob("alternative", b"alternative", -1.5) for _ in range(20))
+    found = [token._replace(top_logprobs=alternatives) for token in tokens(text, 2, logprobs=True)]
+    pieces = run(pipeline(logprobs=True, tools=TOOLS), found)
+    assert text_of(pieces) == text
+    assert "".join(listed(pieces)) == text
+    signer = Signer(ProviderKey.generate(), "prov_x", "malibu", lambda: 0)
+    subject = Subject("j", 1, "m", None, "0" * 64, buffered=False)
+    proof = JobProof(subject, signer, encode)
+    assert all(len(proof.seal(seq, piece)) < FRAME_FROM_PROVIDER_BYTES for seq, piece in enumerate(pieces))
 
 
 def test_no_logprobs_beside_a_call() -> None:
