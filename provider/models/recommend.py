@@ -1,7 +1,7 @@
 """Which models of the catalogue fit a machine, and about how fast each would be. Pure.
 
 Decoding one token reads the weights once (of a mixture of experts the active ones), so memory bandwidth over
-the bytes read bounds the speed; MLX reaches about two thirds of it. `malibu-provider measure` tells the truth.
+the bytes read bounds the speed; MLX reaches about two thirds of it. `malibu-provider measure` tells more.
 """
 
 from __future__ import annotations
