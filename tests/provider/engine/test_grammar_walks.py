@@ -99,14 +99,20 @@ def random_output(prepared: Held, vocabulary: Vocabulary, seed: int, *, reluctan
 
 
 def read(output: Output, markup: str, choice: str, *, parallel: bool, delivery: Delivery) -> list[Event]:
+    contract: Literal["malibu", "strict"] = "strict" if choice == "none" else "malibu"
     policy = CallPolicy(
         family=FAMILIES[markup],
         tools=FUNCTIONS,
-        contract="strict" if choice == "none" else "malibu",
+        contract=contract,
         choice=choice,
         parallel=parallel,
         delivery=delivery,
     )
+    return read_with(output, policy)
+
+
+def read_with(output: Output, policy: CallPolicy) -> list[Event]:
+    """What the parser makes of it, stopping the engine where it says so."""
     interpreter = OutputInterpreter(policy)
     events: list[Event] = []
     for text, token in zip(output.texts, output.ids, strict=True):
