@@ -133,7 +133,7 @@ class Broker:
             record.link.send(JobCancel(job_id=attempt.job_id, attempt=attempt.number, reason=reason))
 
     def blame(self, attempt: Attempt) -> None:
-        self.dispatch.failed(attempt.provider_id, self._loop.time())
+        self.dispatch.failed(attempt.provider_id, self._loop.time(), attempt.offered_at)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
         self.jobs.discard(job)

@@ -224,10 +224,16 @@ class Dispatch:
             candidate.cooldown = COOLDOWN_MIN
             self.refresh(provider_id, now)
 
-    def failed(self, provider_id: str, now: float) -> None:
-        """Count a fault of the provider's; several within a minute cool it down, each time longer."""
+    def failed(self, provider_id: str, now: float, offered_at: float | None = None) -> None:
+        """Count a fault of the provider's; several within a minute cool it down, each time longer.
+
+        `offered_at`: when the job was offered. One that was under way at the last fault has died of the same
+        cause, as all jobs of a batch do, and doesn't count.
+        """
         candidate = self._all.get(provider_id)
         if candidate is None:
+            return
+        if offered_at is not None and candidate.failures and offered_at < candidate.failures[-1]:
             return
         candidate.failures = [at for at in candidate.failures if now - at < FAILURE_WINDOW] + [now]
         if len(candidate.failures) >= FAILURES:

@@ -256,7 +256,7 @@ class Switchboard:
         if mismatch is not None:
             log.warning("receipt_mismatch", provider_id=record.provider_id, field=mismatch)
         if mismatch is not None or (job is not None and self._is_fault(frame)):
-            self._broker.dispatch.failed(record.provider_id, now)
+            self._broker.dispatch.failed(record.provider_id, now, attempt.offered_at)
         elif isinstance(frame, JobCompleted):
             self._broker.dispatch.succeeded(record.provider_id, now)
             self._broker.dispatch.remember(attempt.spec.prefixes[:1], record.provider_id)

@@ -78,8 +78,10 @@ async def buffered(client: AsyncOpenAI, asked: dict[str, Any]) -> ChatCompletion
 
 
 async def streamed(client: AsyncOpenAI, asked: dict[str, Any], *, include_usage: bool = True) -> Read:
-    options = {"stream_options": {"include_usage": True}} if include_usage else {}
-    chunks = await client.chat.completions.create(**asked, **options, stream=True)
+    fields: dict[str, Any] = {**asked, "stream": True}
+    if include_usage:
+        fields["stream_options"] = {"include_usage": True}
+    chunks = await client.chat.completions.create(**fields)
     return read([chunk.to_dict() async for chunk in chunks], include_usage=include_usage)
 
 

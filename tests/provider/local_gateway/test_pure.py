@@ -127,6 +127,17 @@ def test_failures_far_apart_or_before_a_success_do_not_add_up() -> None:
     assert not candidate.reasons(1004.0)
 
 
+def test_jobs_that_die_together_are_one_failure() -> None:
+    candidate = provider("a")
+    dispatch = dispatch_of(candidate)
+    for at in range(8):
+        dispatch.failed("a", 10.0 + at / 100, offered_at=5.0)
+    assert not candidate.reasons(11.0)
+    dispatch.failed("a", 20.0, offered_at=12.0)
+    dispatch.failed("a", 30.0, offered_at=21.0)
+    assert candidate.reasons(30.0) == [NotRoutableReason.FAILED_RECENT_JOBS]
+
+
 @pytest.mark.slow
 def test_the_cost_of_a_dispatch_stays_flat_to_a_thousand_providers() -> None:
     run = subprocess.run(
