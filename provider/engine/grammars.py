@@ -81,6 +81,7 @@ class Grammars:
         def is_token(text: str) -> bool:
             return text in vocabulary and bool(tokenizer.is_special_token(vocabulary[text]))
 
+        self.tokenizer = tokenizer
         self._family = family
         self._markup = native_markup(family, chat_template)
         self._tokens = frozenset(filter(is_token, MARKERS[family]))

@@ -110,11 +110,16 @@ def test_a_refusal_quotes_nothing_of_the_schema() -> None:
     assert keyword_of("something else entirely") == "schema"
 
 
-DEEP: dict[str, Any] = {"type": "string"}
-for _ in range(2000):
-    DEEP = {"type": "object", "properties": {"a": DEEP}}
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
 HOSTILE: dict[str, dict[str, Any]] = {
-    "deeply nested": DEEP,
+    "nested without end": nested(2000),
+    "deeply nested": nested(55),
     "recursive": {"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"x": {"$ref": "#/$defs/a"}}}}},
     "a circle of references": {
         "$ref": "#/$defs/a",
