@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import http.client
 import json
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -21,6 +23,7 @@ import psutil
 import pytest
 
 from gateway_protocol.receipts import verify_status
+from provider.system.paths import resolve_paths
 from tests.cli.processes import COMMAND, SECONDS, Running, command, environment, free_port
 
 MODEL = "mlx-community/Qwen3-8B-4bit"
@@ -72,11 +75,34 @@ def get(url: str) -> str:
         return text
 
 
+class _Control(http.client.HTTPConnection):
+    """The daemon's control socket: a command would take longer to start than some states last."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__("localhost", timeout=SECONDS)
+        self._path = resolve_paths({"MALIBU_PROVIDER_HOME": str(home)}).control_socket
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(str(self._path))
+
+
+def look(daemon: Running) -> dict[str, Any]:
+    control = _Control(daemon.home)
+    try:
+        control.request("GET", "/status")
+        document: dict[str, Any] = json.loads(control.getresponse().read())
+        return document
+    finally:
+        control.close()
+
+
 def until(daemon: Running, fact: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """The first status document of which `fact` holds."""
     ends = time.monotonic() + SECONDS
     while True:
-        status = daemon.status()
+        status = look(daemon)
         if fact(status):
             return status
         assert daemon.process.poll() is None, daemon.lines
@@ -90,7 +116,7 @@ def test_pause_and_resume_reach_the_gateway_and_the_memory(home: Path, tmp_path:
         gateway.wait_for("ready: ")
         with start(home, script, "--gateway", f"ws://127.0.0.1:{port}") as daemon:
             daemon.wait_for("ready: ")
-            status = daemon.status()
+            status = look(daemon)
             child = status["engine"]["child_pid"]
             assert status["health"]["summary"].startswith("ready: routable, ")
             assert ask(url) == "Hello!"
@@ -109,7 +135,7 @@ def test_pause_and_resume_reach_the_gateway_and_the_memory(home: Path, tmp_path:
             assert command(home, "resume").stdout.startswith("resumed; ")
             until(daemon, lambda found: found["link"]["routable"])
             assert ask(url) == "Hello!"
-            assert daemon.status()["engine"]["restarts"] == 0
+            assert look(daemon)["engine"]["restarts"] == 0
 
 
 def test_a_running_answer_outlives_a_pause(home: Path, script: Path) -> None:
@@ -123,7 +149,7 @@ def test_a_running_answer_outlives_a_pause(home: Path, script: Path) -> None:
         buyer.start()
         until(daemon, lambda found: found["jobs"]["running"] == 1)
         assert command(home, "pause").returncode == 0
-        assert daemon.status()["policy"]["paused"]
+        assert look(daemon)["policy"]["paused"]
         buyer.join()
         assert answers == ["one two three four"]
         until(daemon, lambda found: found["engine"]["parked"])
@@ -147,7 +173,7 @@ def test_what_was_stopped_stays_stopped_and_nothing_written_is_lost(home: Path, 
     with start(home, script, "--local", "--port", port) as daemon:
         line = daemon.wait_for("paused: ")
         assert line.startswith("paused: paused by its owner until ")
-        status = daemon.status()
+        status = look(daemon)
         assert status["process"]["state"] == "serving"
         assert (status["engine"]["parked"], status["engine"]["child_pid"]) == (True, None)
         assert status["today"]["completed"] == 3
@@ -164,7 +190,7 @@ def test_outside_its_windows_and_with_a_full_disk_it_says_so(home: Path, script:
     with start(home, script, "--local", "--port", str(free_port())) as daemon:
         line = daemon.wait_for("paused: ")
         assert f"outside the windows of policy.windows; it opens {day} 10:00; the disk is nearly full" in line
-        status = daemon.status()
+        status = look(daemon)
         assert [pause["reason"] for pause in status["policy"]["pauses"]] == [
             "outside_schedule",
             "disk_nearly_full",
@@ -241,7 +267,7 @@ def test_reports_metrics_and_measuring(home: Path, script: Path) -> None:
             command(home, "resume")
             mail.wait_for(lambda tokens: verify_status(tokens[-1], keys)["state"] == "ready")
             reports = [verify_status(token, keys) for token in mail.tokens]
-            assert reports[0]["provider_id"] == daemon.status()["process"]["provider_id"]
+            assert reports[0]["provider_id"] == look(daemon)["process"]["provider_id"]
             assert "mine" not in json.dumps(reports)
 
             measured = command(home, "measure", "--json")
@@ -283,7 +309,7 @@ def test_the_gateway_at_home_takes_reports_and_a_dead_url_disturbs_nothing(
     config(home, "[status]\nenabled = false\n")
     with start(home, script, "--local", "--port", str(port)) as daemon:
         daemon.wait_for("ready: ")
-        assert daemon.status()["reports"] is None
+        assert look(daemon)["reports"] is None
 
 
 @pytest.mark.slow
@@ -294,7 +320,7 @@ def test_measured_without_a_daemon_it_is_told_by_the_next(home: Path, script: Pa
     assert done.stdout.startswith(f"{MODEL}: ")
     with Running(home, "start", "--local", "--port", str(free_port())) as daemon:
         daemon.wait_for("ready: ")
-        measured = daemon.status()["measured"]
+        measured = look(daemon)["measured"]
         assert measured["model"] == MODEL
         assert "  measured       " in command(home, "status").stdout
 
@@ -306,7 +332,7 @@ def test_a_taken_metrics_port_is_told_and_stops_nothing(home: Path, script: Path
         config(home, f"[metrics]\nport = {taken.server_address[1]}\n")
         with start(home, script, "--local", "--port", str(port)) as daemon:
             daemon.wait_for("ready: ")
-            metrics = daemon.status()["metrics"]
+            metrics = look(daemon)["metrics"]
             assert metrics["url"] is None
             assert "can't listen on 127.0.0.1:" in metrics["error"]
             assert ask(f"http://127.0.0.1:{port}") == "Hello!"
