@@ -22,7 +22,8 @@ from tests.fakes.fake_gateway import FakeGateway, FakeLink
 from tests.fakes.waiting import eventually
 
 LINES: list[dict[str, Any]] = [
-    {"match": "slow", "text": "0123456789" * 50, "chars_per_token": 1, "ms_per_token": 3},
+    {"match": "slow", "text": "0123456789" * 30, "chars_per_token": 1, "ms_per_token": 3},
+    {"match": "forever", "text": "0123456789" * 1_000, "chars_per_token": 1, "ms_per_token": 3},
     {"match": "prefill", "text": "late", "prefill_ms": 60_000},
     {
         "match": "crash",
@@ -169,7 +170,7 @@ async def test_a_prompt_that_does_not_fit(script: Path, gateway: FakeGateway) ->
 async def test_cancel_in_decode(script: Path, gateway: FakeGateway) -> None:
     async with Core(script, gateway.url) as core:
         link = await gateway.link()
-        await link.send(offer("a", "slow"))
+        await link.send(offer("a", "forever"))
         await link.until(events.ChunkReceived)
         await link.until(events.ChunkReceived)
         await link.send(JobCancel(job_id="a", attempt=1, reason="the buyer has left"))
@@ -178,7 +179,7 @@ async def test_cancel_in_decode(script: Path, gateway: FakeGateway) -> None:
         assert isinstance(terminal, JobFailed)
         assert terminal.error.fault == "buyer"
         assert terminal.usage is not None
-        assert 0 < terminal.usage.completion_tokens < 500
+        assert 0 < terminal.usage.completion_tokens < 10_000
         assert terminal.receipt is not None
         receipt = verify_receipt(terminal.receipt, jwks([core.key.public_key]))
         assert receipt.terminal is Terminal.CANCELLED
@@ -235,13 +236,13 @@ async def test_first_content_budget_and_deadline(script: Path, gateway: FakeGate
         _, ended = await run_job(link, "a", "prefill", first_content_budget_ms=150)
         assert isinstance(ended.terminal, JobFailed)
         assert (ended.terminal.error.code, ended.terminal.error.inference_ran) == ("provider_timeout", False)
-        _, ended = await run_job(link, "b", "slow", deadline_ms=400)
+        _, ended = await run_job(link, "b", "slow", deadline_ms=250)
         assert isinstance(ended.terminal, JobFailed)
         assert (ended.terminal.error.code, ended.terminal.error.inference_ran) == ("provider_timeout", True)
         # The budget is about the first token: a job that speaks in time may take as long as it needs.
         answer, ended = await run_job(link, "c", "slow", first_content_budget_ms=2_000)
         assert isinstance(ended.terminal, JobCompleted)
-        assert len(answer.message()["content"]) == 500
+        assert len(answer.message()["content"]) == 300
         await eventually(lambda: core.engine.status().running == 0)
 
 
@@ -300,9 +301,9 @@ async def test_a_drain_too_short_fails_each_job_once(
 ) -> None:
     async with Core(script, gateway.url, slots=1) as core:
         link = await gateway.link()
-        await link.send(offer("a", "slow"))
+        await link.send(offer("a", "forever"))
         await link.until(events.ChunkReceived)
-        await link.send(offer("b", "slow"))
+        await link.send(offer("b", "forever"))
         await eventually(lambda: core.jobs.states()["queued"] == 1)
         hurry = asyncio.Event()
         if hurried:
@@ -333,9 +334,9 @@ async def test_a_cut_link_loses_and_doubles_nothing(script: Path, gateway: FakeG
             assert cut < core.board.links
         found = await link.collect(events.ChunkReceived, events.JobEnded)
         texts += [event.chunk.delta.content or "" for event in found[:-1]]
-        assert "".join(texts) == "0123456789" * 50
+        assert "".join(texts) == "0123456789" * 30
         # One token a chunk, whatever happened to the link: nothing was joined.
-        assert len(texts) == 501
+        assert len(texts) == 301
         terminal = found[-1].terminal
         assert verify_receipt(terminal.receipt, jwks([core.key.public_key])).chain == found[-1].chain
 
@@ -358,21 +359,21 @@ async def test_a_result_made_while_the_link_was_down_is_delivered(script: Path, 
 async def test_a_job_that_nobody_resumes_is_stopped(script: Path, gateway: FakeGateway) -> None:
     async with Core(script, gateway.url, chance=lambda: 0.0) as core:
         link = await gateway.link()
-        await link.send(offer("a", "slow"))
+        await link.send(offer("a", "forever"))
         await link.until(events.ChunkReceived)
         gateway.jobs.close("a", 1)
         link.cut()
         await gateway.link()
         await eventually(lambda: core.engine.status().running == 0)
         assert sum(core.jobs.states().values()) == 0
-        assert core.engine.status().generated_tokens < 500
+        assert core.engine.status().generated_tokens < 10_000
 
 
 @pytest.mark.asyncio
 async def test_without_a_gateway_jobs_end_with_the_resume_window(script: Path) -> None:
     async with FakeGateway() as gateway, Core(script, gateway.url) as core:
         link = await gateway.link(resume_window_ms=200)
-        await link.send(offer("a", "slow"))
+        await link.send(offer("a", "forever"))
         await link.until(events.ChunkReceived)
         link.cut()
         await eventually(lambda: core.engine.status().running == 0)
@@ -384,7 +385,7 @@ async def test_without_a_gateway_jobs_end_with_the_resume_window(script: Path) -
 async def test_a_newer_attempt_replaces_the_older(script: Path, gateway: FakeGateway) -> None:
     async with Core(script, gateway.url) as core:
         link = await gateway.link()
-        await link.send(offer("a", "slow"))
+        await link.send(offer("a", "forever"))
         await link.until(events.ChunkReceived)
         gateway.jobs.close("a", 1)
         answer, ended = await run_job(link, "a", "hi", attempt=2)
