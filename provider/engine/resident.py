@@ -20,8 +20,11 @@ from provider.engine.prompt_cache import PromptCache
 from provider.engine.row import PreparedJob, Row
 from provider.engine.sampling import processors_for, sampler_for
 
-# Prompt tokens in one go while nothing else decodes: what mlx-lm takes for its fastest prefill.
+# Prompt tokens in one step, over all its prompts, while nothing else decodes. On a GPU what mlx-lm takes for
+# its fastest prefill; a CPU gains nothing from more, and a cancel or the watchdog would wait for seconds.
 _PREFILL_ALONE: Final = 2048
+_PREFILL_ALONE_ON_CPU: Final = 512
+_LEAST_PIECE: Final = 32
 _PROMPTS_AT_ONCE: Final = 8
 _IMPOSSIBLE: Final = -9999.0  # OpenAI's figure for it
 
@@ -142,8 +145,7 @@ class ResidentModel:
     def step(self) -> list[tuple[Row, EngineEvent | None]]:
         """One turn of the batch; the rows that got a token, each with its last event if this was its end."""
         self.used_at = time.monotonic()
-        decoding = len(self._batch._generation_batch) > 0
-        self._batch.prefill_step_size = self._prefill_step if decoding else _PREFILL_ALONE
+        self._batch.prefill_step_size = self._prefill_piece()
         progress, responses = self._batch.next()
         self._keep_boundaries(
             [part.uid for part in progress if part.end_of_segment and not part.end_of_prompt]
@@ -161,6 +163,14 @@ class ResidentModel:
                 end = Failed("grammar_failed", row.grammar.failure)
             advanced.append((row, end))
         return advanced
+
+    def _prefill_piece(self) -> int:
+        """Tokens of each prompt in the next step: a long prompt must not stall the streams that run."""
+        decoding = len(self._batch._generation_batch)
+        prompts = min(self._slots, _PROMPTS_AT_ONCE, len(self._rows) - decoding)
+        on_cpu = mx.default_device().type == mx.DeviceType.cpu
+        alone = _PREFILL_ALONE_ON_CPU if on_cpu else _PREFILL_ALONE
+        return max(_LEAST_PIECE, (self._prefill_step if decoding else alone) // max(1, prompts))
 
     def _keep_boundaries(self, uids: list[int]) -> None:
         wanted = [uid for uid in uids if self._rows[uid].prepared.boundaries]
