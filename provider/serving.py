@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -31,6 +31,7 @@ from provider.link.supervisor import LinkEnd, Supervisor
 from provider.local_gateway.server import GatewayConfigError, LocalGateway, create_gateway
 from provider.local_gateway.settings import GatewaySettings
 from provider.oversight import Oversight, OversightPlan
+from provider.own_gateway import admitting, own_link
 from provider.status.document import counters_part, engine_part, models_part
 
 log = structlog.get_logger()
@@ -110,9 +111,7 @@ class Serving:
         """
         try:
             if self._plan.gateway is not None:
-                self.gateway = await start_gateway(self._plan.gateway)
-                self._link_settings = replace(self._plan.link, url=self.gateway.link_url)
-                self.board.gateway = self.gateway.link_url
+                await self._start_own_gateway(self._plan.gateway)
             parked = await self.oversight.begin()
             await self.engine.start(parked=parked)
             if not parked and not await self._unless_stopped(self.engine.wait_ready()):
@@ -123,6 +122,14 @@ class Serving:
             await self.engine.aclose()
             if self.gateway is not None:
                 await self.gateway.aclose()
+
+    async def _start_own_gateway(self, settings: GatewaySettings) -> None:
+        settings, token = admitting(settings, key_id=self.identity.key.key_id)
+        self.gateway = await start_gateway(settings)
+        self._link_settings = own_link(
+            self._plan.link, link_url=self.gateway.link_url, token=token, certificate=settings.tls_cert
+        )
+        self.board.gateway = self.gateway.link_url
 
     async def _serve(self) -> LinkEnd | None:
         jobs = asyncio.create_task(self.jobs.run(), name="jobs")

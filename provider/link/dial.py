@@ -44,10 +44,14 @@ class LinkTimers:
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """Where to dial and how. `token_file` is read at each dial; `tls`: `None` verifies as usual."""
+    """Where to dial and how. `token_file` is read at each dial, `token` is one in memory instead.
+
+    `tls`: `None` verifies certificates as usual.
+    """
 
     url: str
     token_file: Path | None = None
+    token: str | None = None
     allow_insecure: bool = False
     user_agent: str = "malibu-provider"
     tls: ssl.SSLContext | None = None
@@ -79,7 +83,7 @@ async def dial(settings: LinkSettings) -> ClientConnection:
     attempt = _Dial(
         settings.url,
         subprotocols=[Subprotocol(SUBPROTOCOL)],
-        additional_headers=_authorization(settings.token_file),
+        additional_headers=_authorization(settings),
         user_agent_header=settings.user_agent,
         compression=None,
         proxy=None if loopback else True,
@@ -141,7 +145,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _authorization(token_file: Path | None) -> dict[str, str]:
+def _authorization(settings: LinkSettings) -> dict[str, str]:
+    token_file = settings.token_file
+    if settings.token is not None:
+        return {"Authorization": f"Bearer {settings.token}"}
     if token_file is None:
         return {}
     try:
