@@ -111,10 +111,17 @@ class Chat:
         common_headers(request, response)
         await response.prepare(request)
         await response.write(sse.ACCEPTED)  # aiohttp holds headers back until a first write
+        timers = self.settings.timers
         try:
-            await self._write_events(request, response, job)
+            async with asyncio.timeout(timers.job_deadline + self.settings.queue_seconds + timers.delivery):
+                await self._write_events(request, response, job)
         except (ConnectionError, asyncio.CancelledError):
             raise
+        except TimeoutError:
+            # Nobody reads: there is no use in ending the stream as one.
+            if request.transport is not None:
+                request.transport.abort()
+            return response
         except Exception:
             # Headers are out: the stream must still end as a stream.
             log.exception("stream_failed", request_id=request_id(request))

@@ -50,7 +50,7 @@ class Connections:
         self._most = most
         self._options = options
         self._idle: OrderedDict[BuyerConnection, None] = OrderedDict()
-        self._count = 0
+        self.count = 0
         self.head_seconds = head_seconds
 
     def __call__(self) -> BuyerConnection:
@@ -58,8 +58,8 @@ class Connections:
 
     def opened(self, connection: BuyerConnection) -> bool:
         """Count a new connection; False when it can't be served."""
-        self._count += 1
-        if self._count > self._most:
+        self.count += 1
+        if self.count > self._most:
             if not self._idle:
                 return False
             oldest, _ = self._idle.popitem(last=False)
@@ -68,7 +68,7 @@ class Connections:
         return True
 
     def closed(self, connection: BuyerConnection) -> None:
-        self._count -= 1
+        self.count -= 1
         self._idle.pop(connection, None)
 
     def busy(self, connection: BuyerConnection) -> None:
@@ -85,13 +85,13 @@ class BuyerConnection(web.RequestHandler):
     def __init__(self, connections: Connections, server: Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._connections = connections
-        self._counted = False
+        self.counted = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._in_progress = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._counted = True
+        self.counted = True
         if not self._connections.opened(self):
             self.turn_away("This gateway has all the connections it takes.")
             return
@@ -99,8 +99,8 @@ class BuyerConnection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_timer()
-        if self._counted:
-            self._counted = False
+        if self.counted:
+            self.counted = False
             self._connections.closed(self)
         super().connection_lost(exc)
 

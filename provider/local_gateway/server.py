@@ -50,6 +50,7 @@ class LocalGateway:
         self._tls = self._load_tls()
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
+        self._connections: Connections | None = None
         self._peers: set[Peer] = set()
         self.directory: Directory
         self.broker: Broker
@@ -131,9 +132,9 @@ class LocalGateway:
         server = runner.server
         assert server is not None
         most = raise_file_limit(settings.caps.connections)
-        connections = Connections(server, most, settings.timers.request_head, options)
+        self._connections = Connections(server, most, settings.timers.request_head, options)
         return await asyncio.get_running_loop().create_server(
-            connections,
+            self._connections,
             settings.host,
             settings.port,
             ssl=self._tls,
@@ -182,6 +183,11 @@ class LocalGateway:
         host, port = self._server.sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         return f"{'http' if self._tls is None else 'https'}://{shown}:{port}"
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections, buyers' and providers'."""
+        return 0 if self._connections is None else self._connections.count
 
     def routes(self) -> list[web.AbstractResource]:
         """Everything that is served."""

@@ -24,6 +24,7 @@ class Timers:
 
     `offer`: an offer may stay unanswered so long (a model may have to be loaded first).
     `first_content` overrides the budget of base + `first_content_per_token` for each uncached prompt token.
+    `delivery`: after its job's deadline a buyer may take so long to read what is left.
     `ack`: chunks are acknowledged at least so often. `send`: without progress on a send, the link is dead.
     """
 
@@ -40,6 +41,7 @@ class Timers:
     first_content_per_token: float = _seconds(limits.FIRST_CONTENT_PER_TOKEN_MS)
     first_content: float | None = None
     comment: float = 0.9 * _seconds(limits.SSE_COMMENT_INTERVAL_MS)
+    delivery: float = 3600.0
     request_body: float = 60.0
     request_head: float = 30.0
     idle_connection: float = 300.0

@@ -311,6 +311,7 @@ class FakeProvider:
         self.registered: Registered | None = None
         self.refused: Refused | None = None
         self.closed_with: int | None = None
+        self.last_close: int | None = None
         self.sign: Callable[[str, str], str] = self._sign
         self._ledger = ProviderJobs()
         self._by_key: dict[tuple[str, int], FakeJob] = {}
@@ -373,7 +374,7 @@ class FakeProvider:
                     await self._event(event, session)
         except ConnectionClosed:
             pass
-        self.closed_with = socket.close_code
+        self.closed_with = self.last_close = socket.close_code
         await self._notify()
 
     async def _event(self, event: events.ProviderEvent, session: ProviderSession) -> None:

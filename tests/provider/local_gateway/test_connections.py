@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from provider.local_gateway.connections import raise_file_limit
 from provider.local_gateway.server import LocalGateway
 from provider.local_gateway.settings import Caps
 from tests.fakes.fake_provider import FakeJob, FakeProvider
@@ -73,10 +74,12 @@ async def test_a_body_that_never_ends(start_gateway: StartGateway) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(("most", "comers"), [(50, 200), pytest.param(500, 1000, marks=pytest.mark.slow)])
 async def test_the_connection_idle_longest_makes_room(
-    start_gateway: StartGateway, http: aiohttp.ClientSession
+    start_gateway: StartGateway, http: aiohttp.ClientSession, most: int, comers: int
 ) -> None:
-    gateway = await start_gateway(caps=Caps(connections=50))
+    gateway = await start_gateway(caps=Caps(connections=most))
+    raise_file_limit(3 * comers)
     go = asyncio.Event()
 
     async def behave(job: FakeJob) -> None:
@@ -89,7 +92,7 @@ async def test_the_connection_idle_longest_makes_room(
     async with FakeProvider(gateway.link_url, behave=behave) as provider:
         url = f"{gateway.url}/v1/chat/completions"
         async with http.post(url, json=chat(stream=True)) as running:
-            idle = [await connect(gateway) for _ in range(200)]
+            idle = [await connect(gateway) for _ in range(comers)]
             status, error = await answer(idle[0][0])
             assert (status, error["code"]) == (503, "provider_overloaded")
             go.set()

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import random
 import signal
 import sqlite3
 import stat
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-from websockets.exceptions import WebSocketException
 
 from gateway_protocol.messages import Usage
 from gateway_protocol.signing import ProviderKey
@@ -30,8 +26,8 @@ from provider.local_gateway.sqlite_ledger import (
     open_database,
     usage_of,
 )
-from tests.fakes import gateway_process
 from tests.fakes.fake_provider import FakeJob, FakeProvider, answering
+from tests.fakes.gateway_process import GatewayProcess
 from tests.provider.local_gateway.conftest import StartGateway, Stream, chat, eventually, refusal, stream
 
 ENTRY = JobEntry(
@@ -205,45 +201,6 @@ async def test_a_cancelled_job_costs_what_it_cost(
     assert entry.receipt
 
 
-class GatewayProcess:
-    """A gateway that can be killed and started again on the same port and state file."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.settings = settings
-        self.url = ""
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            gateway_process.__file__,
-            json.dumps(self.settings),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,  # it grows, and nobody reads it
-        )
-        assert self._process.stdout is not None
-        self.url = (await self._process.stdout.readline()).decode().strip()
-        assert self.url, "the gateway did not start"
-        self.settings["port"] = int(self.url.rsplit(":", 1)[1])
-
-    async def end(self, how: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(how)
-        await self._process.wait()
-
-
-async def serve(process: GatewayProcess, provider: FakeProvider) -> None:
-    """Keep a provider connected, whatever becomes of the gateway."""
-    while True:
-        with_link = process.url.replace("http", "ws") + "/v1/provider"
-        provider.url = with_link
-        try:
-            await provider.dial()
-            await provider.until(lambda: provider.closed_with is not None)
-        except (OSError, TimeoutError, WebSocketException):
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.timeout(600)
@@ -255,7 +212,7 @@ async def test_kill_dash_nine_loses_no_answer_that_a_buyer_got_whole(
     process = GatewayProcess(port=0, state_file=str(path))
     await process.start()
     provider = FakeProvider("", behave=answering("a", "b", "c"), slots=buyers)
-    serving = asyncio.create_task(serve(process, provider))
+    serving = asyncio.create_task(process.keep_serving(provider))
     whole: list[str] = []
     stop = asyncio.Event()
 

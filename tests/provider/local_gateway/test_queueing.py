@@ -212,11 +212,27 @@ async def test_the_next_turn_goes_where_the_conversation_is_warm(
     assert sorted([len(one.jobs), len(other.jobs)]) == [0, 6]
 
 
+async def ask_and_not_read(
+    gateway: LocalGateway, name: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A buyer with the smallest receive buffer there is."""
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.setblocking(False)
+    host, port = gateway.url.removeprefix("http://").split(":")
+    await asyncio.get_running_loop().sock_connect(plain, (host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=plain, limit=4096)
+    body = json.dumps(chat(stream=True, messages=[{"role": "user", "content": name}])).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    return reader, writer
+
+
 @pytest.mark.asyncio
 async def test_a_slow_reader_slows_nobody_and_holds_nothing_at_the_provider(
     gateway: LocalGateway, http: aiohttp.ClientSession
 ) -> None:
-    pieces, size = 2000, 4000
+    pieces, size = 125, 40_000
 
     async def behave(job: FakeJob) -> None:
         await job.accept()
@@ -228,22 +244,8 @@ async def test_a_slow_reader_slows_nobody_and_holds_nothing_at_the_provider(
             await job.text("quick")
         await job.complete()
 
-    body = chat(stream=True, messages=[{"role": "user", "content": "slow"}])
     async with FakeProvider(gateway.link_url, behave=behave) as provider:
-        # A buyer with the smallest receive buffer there is, who doesn't read.
-        plain = socket.socket()
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        plain.setblocking(False)
-        host, port = gateway.url.removeprefix("http://").split(":")
-        await asyncio.get_running_loop().sock_connect(plain, (host, int(port)))
-        reader, writer = await asyncio.open_connection(sock=plain, limit=4096)
-        payload = json.dumps(body).encode()
-        writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
-            + str(len(payload)).encode()
-            + b"\r\n\r\n"
-            + payload
-        )
+        reader, writer = await ask_and_not_read(gateway, "slow")
         job = await provider.offered()
         await provider.until(lambda: any(ack.done for ack in provider.acknowledged))
         assert job.terminal is not None  # all of it has been taken off the provider
@@ -253,4 +255,23 @@ async def test_a_slow_reader_slows_nobody_and_holds_nothing_at_the_provider(
         while b"[DONE]" not in raw[-64:]:
             raw += await reader.read(65536)
         assert raw.count(b"x") >= pieces * size
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_who_never_reads_is_cut_off_at_last(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway(timers={"job_deadline": 1.5, "delivery": 0.1}, queue_seconds=0.0)
+
+    async def behave(job: FakeJob) -> None:
+        await job.accept()
+        await job.begin()
+        for _ in range(250):
+            await job.text("x" * 60_000)  # more in all than sockets buffer
+        await job.until_cancelled()
+
+    async with FakeProvider(gateway.link_url, behave=behave) as provider:
+        _, writer = await ask_and_not_read(gateway, "anything")
+        await provider.offered()
+        await eventually(lambda: gateway.connection_count == 2)  # the provider's and this one
+        await eventually(lambda: gateway.connection_count == 1)
         writer.close()
