@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -103,9 +104,16 @@ class Oversight:
         await self.books.begin()
         return await self.pausing.begin()
 
-    async def run(self, gateway_url: str, provider_id: str, key: Callable[[], ProviderKey]) -> None:
-        """Until cancelled. `gateway_url`: the link's."""
-        async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession() as session:
+    async def run(
+        self,
+        gateway_url: str,
+        provider_id: str,
+        key: Callable[[], ProviderKey],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """Until cancelled. `gateway_url`, `tls`: the link's."""
+        connector = aiohttp.TCPConnector(ssl=True if tls is None else tls)
+        async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession(connector=connector) as session:
             tasks.create_task(self.policy.run(), name="policy")
             tasks.create_task(self.pausing.run(), name="pausing")
             tasks.create_task(self.books.run(), name="books")

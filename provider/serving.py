@@ -135,8 +135,11 @@ class Serving:
         jobs = asyncio.create_task(self.jobs.run(), name="jobs")
         link = asyncio.create_task(self._supervisor.run(), name="link")
         stop = asyncio.create_task(self._stopping.wait(), name="stop")
+        link_to = self._link_settings
         oversight = asyncio.create_task(
-            self.oversight.run(self._link_settings.url, self.identity.provider_id, lambda: self.identity.key),
+            self.oversight.run(
+                link_to.url, self.identity.provider_id, lambda: self.identity.key, link_to.tls
+            ),
             name="oversight",
         )
         try:
