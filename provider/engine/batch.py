@@ -14,35 +14,19 @@ and removals. What is replaced here was read in mlx-lm 0.32.2; tests hold its so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
+from provider.engine.mask_kernel import chosen
 from provider.engine.masks import GrammarRow, Words, mask_words
-
-ApplyMasks = Callable[[mx.array, mx.array], mx.array]
-
-_BITS: Final = 32
-
-
-def _apply_masks(logits: mx.array, packed: mx.array) -> mx.array:
-    """`logits` (B, V), `packed` (B, ceil(V / 32)) uint32: -inf wherever a bit is 0."""
-    rows, width = logits.shape
-    bits = (packed[:, :, None] >> mx.arange(_BITS, dtype=mx.uint32)) & 1
-    allowed = bits.reshape(rows, -1)[:, :width].astype(mx.bool_)
-    return mx.where(allowed, logits, mx.array(-mx.inf, dtype=logits.dtype))
-
-
-apply_masks: Final[ApplyMasks] = mx.compile(_apply_masks)
 
 
 class MaskedGenerationBatch(GenerationBatch):
     """`GenerationBatch` whose `_step` also knows `GrammarRow`s among the logits processors."""
-
-    apply: ApplyMasks = staticmethod(apply_masks)
 
     def _step(self) -> tuple[list[int], list[mx.array]]:
         if not any(_grammar_of(processors) for processors in self.logits_processors or ()):
@@ -57,7 +41,8 @@ class MaskedGenerationBatch(GenerationBatch):
         logits, contexts = self._processed(inputs, logits)
         masks = self._masks(tokens, logits.shape[-1])
         if masks is not None:
-            logits = self.apply(logits, mx.array(masks))
+            apply_masks, _ = chosen()
+            logits = apply_masks(logits, mx.array(masks))
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         sampled: Any = self._sampled(logprobs)
         self._next_tokens = sampled

@@ -16,7 +16,7 @@ from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBat
 
 from gateway_protocol.families import Family
 from provider.engine.base import Constraint, ThinkMarkers
-from provider.engine.batch import MaskedBatchGenerator, MaskedGenerationBatch, apply_masks
+from provider.engine.batch import MaskedBatchGenerator, MaskedGenerationBatch
 from provider.engine.grammars import Grammars, Held, open_tokenizer
 from provider.engine.sampling import Sampling, processors_for, sampler_for
 from provider.toolcalls import CallPolicy
@@ -287,17 +287,3 @@ def test_an_answer_by_schema_comes_out(tiny: Tiny) -> None:
     text, reason = rows.run()[uid]
     assert reason == "stop"
     assert json.loads(text)["name"].startswith("Ada")
-
-
-@pytest.mark.parametrize("width", [32, 933, 1024])
-@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
-def test_masks_are_applied_bit_by_bit(width: int, dtype: Any) -> None:
-    chance = np.random.default_rng(1)
-    for rows in (1, 3):
-        logits = mx.array(chance.normal(size=(rows, width)).astype(np.float32)).astype(dtype)
-        words = chance.integers(0, 2**32, size=(rows, (width + 31) // 32), dtype=np.uint32)
-        bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :width].astype(bool)
-        expected = np.where(bits, np.array(logits.astype(mx.float32)), -np.inf)
-        masked = apply_masks(logits, mx.array(words))
-        assert masked.dtype == dtype
-        assert np.array_equal(np.array(masked.astype(mx.float32)), expected)
