@@ -24,7 +24,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     file = tmp_path / "script.jsonl"
-    slow = {"match": "slowly", "text": "one two three four", "chars_per_token": 2, "ms_per_token": 100}
+    slow = {"match": "slowly", "text": "one two three four", "chars_per_token": 2, "ms_per_token": 400}
     file.write_text(json.dumps(slow) + "\n" + json.dumps({"text": "Hello!"}) + "\n")
     return file
 
