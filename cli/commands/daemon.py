@@ -90,6 +90,23 @@ def doctor(json_: JsonOption = False, config: ConfigOption = None) -> None:
     raise typer.Exit(run_doctor(as_json=json_, config_file=config))
 
 
+@app.command("self-test")
+def self_test(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The model that is asked for a call. [default: the demo model]"),
+    ] = None,
+    json_: JsonOption = False,
+) -> None:
+    """Try on this machine what can't be shown elsewhere: Metal, power and heat, service, a forced call.
+
+    Exit 0: nothing failed. 1: something did.
+    """
+    from cli.selftest import run_selftest
+
+    raise typer.Exit(run_selftest(as_json=json_, model=model))
+
+
 @app.command()
 def stop() -> None:
     """Let the running daemon finish its jobs, then end it; returns when it is gone."""

@@ -26,13 +26,14 @@ def _quoted(word: str) -> str:
 class Systemd:
     """`units`: the user's unit folder."""
 
-    def __init__(self, *, units: Path | None = None) -> None:
+    def __init__(self, *, units: Path | None = None, unit: str = UNIT) -> None:
+        self._unit = unit
         config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         self._units = units or config / "systemd" / "user"
 
     @property
     def file(self) -> Path:
-        return self._units / UNIT
+        return self._units / self._unit
 
     def definition(self, spec: ServiceSpec) -> str:
         environment = "".join(
@@ -66,34 +67,34 @@ class Systemd:
         spec.crash_log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_definition(self.file, self.definition(spec))
         self._systemctl("daemon-reload")
-        self._systemctl("enable", UNIT)
-        self._systemctl("restart", UNIT)
+        self._systemctl("enable", self._unit)
+        self._systemctl("restart", self._unit)
 
     def uninstall(self) -> None:
         if self.file.is_file():
-            self._systemctl("disable", "--now", UNIT)
+            self._systemctl("disable", "--now", self._unit)
             self.file.unlink()
             self._systemctl("daemon-reload")
 
     def start(self) -> None:
         self._must_be_installed()
         # A unit that crashed too often must be forgiven first.
-        self._systemctl("reset-failed", UNIT, refused_is_fine=True)
-        self._systemctl("enable", "--now", UNIT)
+        self._systemctl("reset-failed", self._unit, refused_is_fine=True)
+        self._systemctl("enable", "--now", self._unit)
 
     def stop(self) -> None:
         self._must_be_installed()
-        self._systemctl("disable", "--now", UNIT)
+        self._systemctl("disable", "--now", self._unit)
 
     def restart(self) -> None:
         self._must_be_installed()
-        self._systemctl("reset-failed", UNIT, refused_is_fine=True)
-        self._systemctl("enable", UNIT)
-        self._systemctl("restart", UNIT)
+        self._systemctl("reset-failed", self._unit, refused_is_fine=True)
+        self._systemctl("enable", self._unit)
+        self._systemctl("restart", self._unit)
 
     def status(self) -> ServiceStatus:
         wanted = "ActiveState,MainPID,ExecMainStatus,UnitFileState"
-        text = self._systemctl("show", "--property", wanted, UNIT)
+        text = self._systemctl("show", "--property", wanted, self._unit)
         facts = dict(line.partition("=")[::2] for line in text.splitlines())
         pid = int(facts.get("MainPID") or 0)
         return ServiceStatus(
@@ -109,7 +110,7 @@ class Systemd:
         answer = ask_manager("systemctl", "--user", *arguments)
         if answer.code != 0 and not refused_is_fine:
             words = answer.complaint.splitlines()[0] if answer.complaint else f"code {answer.code}"
-            raise ServiceError(f"systemd can't {arguments[0]} {UNIT}: {words}")
+            raise ServiceError(f"systemd can't {arguments[0]} {self._unit}: {words}")
         return answer.output
 
     def _must_be_installed(self) -> None:
