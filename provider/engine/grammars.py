@@ -8,6 +8,7 @@ copied for each row: over an agent's turns the same tools come again and again.
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import threading
 import traceback
@@ -108,9 +109,15 @@ class Grammars:
         spec = self._spec(constraint, reasoning_open)
         if spec is None:
             return None
+        try:
+            key = _key(spec)
+        except RecursionError:
+            return self._given_up(constraint, "schema", "is nested too deeply")
+        if (kept := self._lookup(key)) is not None:
+            return self._outcome(constraint, spec, kept)
         if spec.answer is not None and (too_large := schemas.oversize(spec.answer.schema)) is not None:
             return _refused("response_format", "response_format", too_large.keyword, too_large.detail)
-        work = self._pool.submit(self._compiled, spec)
+        work = self._pool.submit(self._compiled, spec, key)
         try:
             compiled = work.result(timeout=COMPILE_SECONDS)
         except BudgetSpent:
@@ -146,20 +153,20 @@ class Grammars:
 
     # --- compiling, in a thread of the pool ------------------------------------------------------
 
-    def _compiled(self, spec: GrammarSpec) -> _Compiled:
+    def _lookup(self, key: str) -> _Compiled | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def _compiled(self, spec: GrammarSpec, key: str) -> _Compiled:
         """All schemas at once; only if that fails, one after the other to find who is to blame."""
         hopeful = self._hopeful(spec)
         if spec.answer is not None:
             spec = replace(spec, answer=self._answer(spec.answer))
             if spec.answer is not None and not self._compiler.patterns_bearable(spec.answer.schema):
                 return _Compiled("regex: costs too much for each token", hopeful)
-        attempt = replace(spec, tools=tuple(fitted.tool for fitted in hopeful), choice=spec.choice)
-        lark = build(attempt)
-        key = hashlib.sha256(lark.encode(errors="replace")).hexdigest()
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+        lark = build(replace(spec, tools=tuple(fitted.tool for fitted in hopeful)))
         compiled = _Compiled(self._compiler.compile(lark), hopeful)
         if isinstance(compiled.result, str) and self._answer_compiles(spec):
             fitted = tuple(self._compiler.fit(spec, one) for one in hopeful)
@@ -230,6 +237,14 @@ def open_tokenizer(tokenizer_json: str, *, width: int, end_tokens: Sequence[int]
     `width`: of the model's logits, which may be more than the tokenizer has tokens.
     """
     return LLTokenizer(tokenizer_json, n_vocab=width, eos_token=sorted(end_tokens))
+
+
+def _key(spec: GrammarSpec) -> str:
+    """What a grammar is made of, as a digest: the tools' JSON and the few choices beside it."""
+    tools = [(tool.name, tool.schema) for tool in spec.tools]
+    answer = None if spec.answer is None else spec.answer.schema
+    made_of = [tools, spec.choice, spec.parallel, answer, spec.reasoning_open]
+    return hashlib.sha256(json.dumps(made_of, ensure_ascii=False).encode(errors="replace")).hexdigest()
 
 
 def _declared(tool: Mapping[str, Any]) -> GrammarTool:

@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 
 from gateway_protocol.families import Family
-from provider.engine.spec import ModelSpec
+from provider.engine.spec import Deadlines, ModelSpec
+from provider.local_gateway.settings import Timers
 from tests.e2e.tiny_model import TINY, tiny_stack
 from tests.fakes.stack import Stack
 from tests.provider.engine.tool_schemas import FUNCTIONS, TOOLS
@@ -126,7 +127,11 @@ async def test_sixty_forced_calls_of_the_tiny_model(tiny: Stack) -> None:
 @pytest.mark.timeout(1800)
 async def test_sixty_forced_calls_of_the_demo_model(tmp_path: Any) -> None:
     spec = ModelSpec("demo", Family.QWEN, context_length=8192, path=demo_folder())
-    async with Stack(tmp_path, backend="mlx", models=(spec,), slots=8) as stack:
+    # On a slow machine a prompt among eight takes its time.
+    deadlines = Deadlines(step=600.0, first_token=1200.0)
+    patience: dict[str, Any] = {"queue_seconds": 900.0, "deadlines": deadlines}
+    gateway = {"timers": Timers(ack=0.02, first_content=1200.0)}
+    async with Stack(tmp_path, backend="mlx", models=(spec,), slots=8, gateway=gateway, **patience) as stack:
         reasons = await check_all(stack, spec.id, 160)
     print(f"finished calls: {reasons.count('tool_calls')} of {len(reasons)}")
     assert len(reasons) == 120

@@ -52,7 +52,7 @@ class Stack:
 
     async def __aenter__(self) -> Stack:
         self.gateway: LocalGateway = create_gateway(
-            GatewaySettings(port=0, timers=Timers(ack=0.02), **self._settings)
+            GatewaySettings(port=0, **({"timers": Timers(ack=0.02)} | self._settings))
         )
         await self.gateway.start()
         self._open.push_async_callback(self.gateway.aclose)
