@@ -26,10 +26,11 @@ from provider.engine.base import (
     Tokens,
 )
 from provider.engine.process import EngineProcess
-from provider.engine.spec import EngineSettings
+from provider.engine.spec import EngineSettings, ModelSpec
 from provider.status.measure import FILE_NAME, MeasuredFile, MeasureError, measure
 from tests.fakes.core import QWEN, write_script
 from tests.fakes.virtual_clock import on_virtual_clock
+from tests.provider.engine.driving import FIXTURE
 
 
 class Steady:
@@ -163,6 +164,22 @@ async def test_a_real_engine_process_is_measured(tmp_path: Path) -> None:
         await engine.aclose()
     assert 0 < found.decode_tokens_per_s <= 1100
     assert found.prefill_tokens_per_s > 0
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_real_mlx_is_measured(tmp_path: Path) -> None:
+    tiny = ModelSpec("tiny", Family.QWEN, context_length=4096, max_output_tokens=1024, path=FIXTURE)
+    engine = EngineProcess(EngineSettings(backend="mlx", models=(tiny,), slots=1))
+    await engine.start()
+    await engine.wait_ready()
+    try:
+        found = await measure(engine, "tiny", clock=time.monotonic, at_ms=lambda: 1)
+    finally:
+        await engine.aclose()
+    assert found.decode_tokens_per_s > 1
+    # Reading a prompt is never slower than writing one token after the other.
+    assert found.prefill_tokens_per_s > found.decode_tokens_per_s
 
 
 # --- kept ----------------------------------------------------------------------------------------
