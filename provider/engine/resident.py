@@ -36,6 +36,7 @@ class _Held:
     cache: list[Any]
     tokens: list[int]
     next_token: int
+    next_logprobs: mx.array
 
 
 class ResidentModel:
@@ -178,9 +179,7 @@ class ResidentModel:
             if len(tokens) in self._rows[uid].prepared.boundaries:
                 self._keep(self._rows[uid], list(tokens), cache)
 
-    def _take(
-        self, row: Row, token: int, logprobs: mx.array | None, finish: str | None
-    ) -> EngineEvent | None:
+    def _take(self, row: Row, token: int, logprobs: mx.array, finish: str | None) -> EngineEvent | None:
         row.generated += 1
         if finish != "stop" or token in self.text.reported_ends:
             row.texts.append(row.detokenizer.feed(token))
@@ -193,10 +192,8 @@ class ResidentModel:
         return Finished(cause, row.generated, row.job.steps_after_cancel)
 
     def _logprobs(
-        self, row: Row, token: int, logprobs: mx.array | None
+        self, row: Row, token: int, logprobs: mx.array
     ) -> tuple[TokenLogprob, tuple[TokenLogprob, ...]]:
-        if logprobs is None:
-            return self._named(token, 0.0), ()
         values = as_float32(logprobs)
         count = row.job.request.sampling.top_logprobs or 0
         if count == 0:
@@ -222,12 +219,13 @@ class ResidentModel:
         if row.uid is None or row.uid not in batch.uids:
             return
         # The batch runs one token ahead: that token was drawn and must not be drawn again.
-        next_token = int(batch._next_tokens[batch.uids.index(row.uid)].item())
+        place = batch.uids.index(row.uid)
+        next_token, next_logprobs = batch._next_tokens[place], batch._next_logprobs[place]
         cache, tokens = self._batch.remove([row.uid], return_prompt_caches=True)[row.uid]
-        mx.eval([part.state for part in cache])
+        mx.eval([part.state for part in cache], next_token, next_logprobs)
         del self._rows[row.uid]
         row.uid = None
-        self._held[row.job.serial] = (row, _Held(cache, tokens, next_token))
+        self._held[row.job.serial] = (row, _Held(cache, tokens, int(next_token.item()), next_logprobs))
 
     def release(self, row: Row) -> EngineEvent | None:
         """Put a held row back; returns its last event if the token it had drawn was its last."""
@@ -240,9 +238,11 @@ class ResidentModel:
             finish = "stop"
         elif row.generated + 1 >= row.prepared.limit:
             finish = "length"
-        end = self._take(row, kept.next_token, None, finish)
+        end = self._take(row, kept.next_token, kept.next_logprobs, finish)
         if end is None:
             self._insert(row, [kept.next_token], kept.tokens, kept.cache)
+        else:
+            self._keep(row, kept.tokens, kept.cache)
         return end
 
     def held_rows(self) -> list[Row]:

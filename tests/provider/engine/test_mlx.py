@@ -327,10 +327,11 @@ async def test_cancel_in_the_queue_makes_none(engine: EngineProcess) -> None:
 
 
 async def test_a_paused_row_goes_on_exactly_where_it_was(engine: EngineProcess) -> None:
-    whole = await run(engine, known(LONG))
+    logged = known(LONG, sampling=SamplingParams(temperature=0.0, top_logprobs=2))
+    whole = await run(engine, logged)
     wild = SamplingParams(temperature=1.4, top_k=0, top_p=1.0, seed=5, frequency_penalty=0.5)
     free = await run(engine, say("Any", sampling=wild, max_tokens=60))
-    for request, expected in ((known(LONG), whole), (say("Any", sampling=wild, max_tokens=60), free)):
+    for request, expected in ((logged, whole), (say("Any", sampling=wild, max_tokens=60), free)):
         generation = engine.submit(request)
         outcome = await until_tokens(generation, 3)
         for _ in range(3):
@@ -346,6 +347,10 @@ async def test_a_paused_row_goes_on_exactly_where_it_was(engine: EngineProcess) 
         outcome = await to_end(generation, outcome)
         assert outcome.ids == expected.ids
         assert outcome.finished == expected.finished
+        for got, wanted in zip(outcome.tokens, expected.tokens, strict=True):
+            assert (got.logprob is None) == (wanted.logprob is None)
+            if got.logprob is not None and wanted.logprob is not None:
+                assert got.logprob.logprob == pytest.approx(wanted.logprob.logprob, abs=1e-3)
 
 
 async def test_a_long_prompt_doesn_t_stall_a_running_stream(engine: EngineProcess) -> None:

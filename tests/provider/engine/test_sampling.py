@@ -9,6 +9,7 @@ import mlx.core as mx
 import pytest
 
 from provider.engine.base import SamplingParams
+from provider.engine.resident import as_float32
 from provider.engine.sampling import RowSampler, greedy, processors_for, resolve, sampler_for
 
 PROBABILITIES = [0.02, 0.4, 0.08, 0.3, 0.2]
@@ -58,6 +59,13 @@ def test_frequencies_follow_the_distribution(params: dict[str, Any]) -> None:
     seen = draws(count, **params)
     for token, probability in enumerate(PROBABILITIES):
         assert seen[token] / count == pytest.approx(probability, abs=0.03)
+
+
+@pytest.mark.parametrize("kind", [mx.float32, mx.float16, mx.bfloat16])
+def test_logits_of_any_kind_are_read_as_floats(kind: mx.Dtype) -> None:
+    array = mx.array([[9.0], [1.5], [-2.25], [-1e30 if kind == mx.bfloat16 else -3.0]]).astype(kind)[1:, 0]
+    mx.eval(array)
+    assert as_float32(array).tolist() == array.astype(mx.float32).tolist()
 
 
 def test_seeds() -> None:
