@@ -137,12 +137,7 @@ def serving_plan(settings: Settings, paths: Paths, *, local: bool) -> ServingPla
     return ServingPlan(
         engine=engine_settings(settings, models),
         rules=answer_rules(settings),
-        link=LinkSettings(
-            url=settings.gateway.url,
-            token_file=None if local else settings.gateway.token_file,
-            allow_insecure=settings.gateway.allow_insecure,
-            user_agent=f"malibu-provider/{product_version()}",
-        ),
+        link=link_settings(settings, local=local),
         gateway=gateway_settings(settings, paths) if local else None,
         identity=_identity(load_identity(paths.state)),
         software=Software(
@@ -160,6 +155,16 @@ def serving_plan(settings: Settings, paths: Paths, *, local: bool) -> ServingPla
         ),
         drain_seconds=settings.drain.seconds,
         oversight=oversight_plan(settings, paths, machine, models, local=local),
+    )
+
+
+def link_settings(settings: Settings, *, local: bool) -> LinkSettings:
+    """How the gateway is dialled. `local`: `Serving` puts in the embedded one's address."""
+    return LinkSettings(
+        url=settings.gateway.url,
+        token_file=None if local else settings.gateway.token_file,
+        allow_insecure=settings.gateway.allow_insecure,
+        user_agent=f"malibu-provider/{product_version()}",
     )
 
 
@@ -237,7 +242,17 @@ def engine_settings(settings: Settings, models: tuple[ModelSpec, ...]) -> Engine
         slots=settings.engine.slots,
         queue_seconds=settings.queue.seconds,
         script=settings.engine.script,
+        forcing=settings.tools.force,
+        memory_limit_bytes=_gigabytes(settings.engine.memory_gb),
+        prompt_cache_bytes=_gigabytes(settings.engine.prompt_cache_gb),
+        idle_unload_seconds=(
+            None if settings.engine.idle_unload_minutes is None else settings.engine.idle_unload_minutes * 60
+        ),
     )
+
+
+def _gigabytes(number: float | None) -> int | None:
+    return None if number is None else int(number * 1e9)
 
 
 def gateway_settings(settings: Settings, paths: Paths) -> GatewaySettings:

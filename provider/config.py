@@ -95,6 +95,9 @@ class EngineSection(Section):
     models: Words = ()
     script: FilePath | None = None
     slots: Annotated[Whole, Field(ge=1, le=1024)] | None = None
+    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    prompt_cache_gb: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    idle_unload_minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     measure_at_start: bool = True
 
 
