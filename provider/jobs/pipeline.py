@@ -17,6 +17,7 @@ from gateway_protocol.errors import ApiError
 from gateway_protocol.limits import DELTA_TEXT_BYTES
 from gateway_protocol.messages import FinishReason
 from provider.engine.base import Token
+from provider.jobs.argument_check import ArgumentCheck
 from provider.jobs.logprobs import TokenJoin
 from provider.jobs.pieces import Piece, PieceKind, join, split
 from provider.jobs.stop_strings import StopStrings
@@ -61,8 +62,10 @@ class JobPipeline:
         stop: Sequence[str] = (),
         include_reasoning: bool = False,
         logprobs: bool = False,
+        check: ArgumentCheck | None = None,
     ) -> None:
         self._interpreter = interpreter
+        self._check = check
         self._stop = StopStrings(stop) if stop else None
         self._include_reasoning = include_reasoning
         self._tokens = TokenJoin() if logprobs else None
@@ -122,6 +125,8 @@ class JobPipeline:
         for event in events:
             if self.done:
                 return
+            if self._check is not None:
+                self._check.see(event)
             match event:
                 case TextDelta():
                     self._text(event)

@@ -154,3 +154,14 @@ def plan(request: CheckedRequest, info: ModelInfo, rules: AnswerRules) -> Plan:
         can_constrain=info.can_force,
     )
     return Plan(request, info, rules)
+
+
+def request_chars(body: dict[str, Any]) -> int:
+    """About how long a request is, cheaply: the texts of its messages and the number of its tools."""
+    messages, tools = body.get("messages"), body.get("tools")
+    total = 0
+    for message in messages if isinstance(messages, list) else ():
+        total += 200
+        if isinstance(message, dict):
+            total += sum(len(value) for value in message.values() if isinstance(value, str | list))
+    return total + 1_000 * (len(tools) if isinstance(tools, list) else 0)

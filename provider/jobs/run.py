@@ -38,6 +38,7 @@ from provider.engine.base import (
 )
 from provider.jobs import plan as planning
 from provider.jobs.admission import Admission, Readiness
+from provider.jobs.argument_check import ArgumentCheck
 from provider.jobs.ends import TOKEN_BOUNDS, EndKind, Histogram, JobEnds, Tally
 from provider.jobs.job import Job
 from provider.jobs.outbox import Outbox
@@ -140,7 +141,7 @@ class JobRunner:
             request = planning.check(body, self._rules)
             return request, request_sha256(request.body)
 
-        if _chars(body) < CHECK_IN_THREAD_CHARS:
+        if planning.request_chars(body) < CHECK_IN_THREAD_CHARS:
             return check()
         return await asyncio.to_thread(check)
 
@@ -166,11 +167,18 @@ class JobRunner:
         job.admitted = admitted
         job.advance(JobEvent.ADMIT)
         request = job.plan.request
+        policy = job.plan.call_policy(admitted)
+        if admitted.loosened:
+            log.info(
+                "schemas_loosened", job_id=job.job_id, attempt=job.attempt, schemas=list(admitted.loosened)
+            )
+        job.check = ArgumentCheck(policy.tools) if policy.tools else None
         job.pipeline = JobPipeline(
-            OutputInterpreter(job.plan.call_policy(admitted)),
+            OutputInterpreter(policy),
             stop=request.stop,
             include_reasoning=request.include_reasoning,
             logprobs=request.logprobs,
+            check=job.check,
         )
         budget_ms = job.offer.first_content_budget_ms
         if budget_ms is None:
@@ -250,6 +258,13 @@ class JobRunner:
         assert proof is not None
         assert usage is not None
         self._outbox.finish(job.job_id, lambda chunks: proof.completed(chunks, finish_reason, usage))
+        if job.check is not None and job.check.misfits:
+            log.warning(
+                "arguments_dont_fit_schema",
+                job_id=job.job_id,
+                attempt=job.attempt,
+                functions=job.check.misfits,
+            )
         self._count(job, EndKind.COMPLETED, finish_reason=finish_reason)
         self._wires.wake()
 
@@ -341,14 +356,3 @@ class JobRunner:
         timer = asyncio.get_running_loop().call_later(delay_ms / 1000, expire)
         job.timers.append(timer)
         return timer
-
-
-def _chars(body: dict[str, object]) -> int:
-    """About how long a request is, cheaply: the texts of its messages and the number of its tools."""
-    messages, tools = body.get("messages"), body.get("tools")
-    total = 0
-    for message in messages if isinstance(messages, list) else ():
-        total += 200
-        if isinstance(message, dict):
-            total += sum(len(value) for value in message.values() if isinstance(value, str | list))
-    return total + 1_000 * (len(tools) if isinstance(tools, list) else 0)
