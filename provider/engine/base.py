@@ -107,7 +107,8 @@ class Admitted:
     """The prompt is counted, a slot and memory are held. `reasoning_open`: the prompt ends inside reasoning.
 
     `max_tokens`: the number that generation will not exceed.
-    `call_enforced`: a grammar holds the decoder, so a call is valid by construction.
+    `call_enforced`: a grammar holds the decoder, so a call is valid by construction. `loosened`: schemas that
+    the grammar couldn't hold whole, in words for the log.
     """
 
     prompt_tokens: int
@@ -115,6 +116,7 @@ class Admitted:
     max_tokens: int
     reasoning_open: bool = False
     call_enforced: bool = False
+    loosened: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

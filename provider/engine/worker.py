@@ -75,6 +75,7 @@ class MlxBackend:
         self._waiting = WaitingRoom(
             self._admission,
             self._residents,
+            prompts,
             seconds=settings.queue_seconds,
             length=settings.queue_length,
             refuse=self._refuse,
@@ -231,6 +232,7 @@ class MlxBackend:
                     prepared.limit,
                     prepared.reasoning_open,
                     call_enforced=prepared.grammar is not None and prepared.grammar.calls,
+                    loosened=() if prepared.grammar is None else prepared.grammar.loosened,
                 ),
             )
 

@@ -10,8 +10,8 @@ speed, and at high load fewer, larger chunks carry it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from gateway_protocol.errors import ApiError
 from gateway_protocol.limits import DELTA_TEXT_BYTES
@@ -62,10 +62,10 @@ class JobPipeline:
         stop: Sequence[str] = (),
         include_reasoning: bool = False,
         logprobs: bool = False,
-        check: ArgumentCheck | None = None,
+        tools: Mapping[str, Mapping[str, Any] | None] | None = None,
     ) -> None:
         self._interpreter = interpreter
-        self._check = check
+        self._check = ArgumentCheck(tools) if tools else None
         self._stop = StopStrings(stop) if stop else None
         self._include_reasoning = include_reasoning
         self._tokens = TokenJoin() if logprobs else None
@@ -78,6 +78,11 @@ class JobPipeline:
         self.error: ApiError | None = None
         self.completion_tokens = 0
         self.reasoning_tokens = 0
+
+    @property
+    def misfits(self) -> Sequence[str]:
+        """The functions that were called with arguments that don't fit their schema."""
+        return () if self._check is None else self._check.misfits
 
     def feed(self, tokens: Sequence[Token], *, joined: bool = False) -> list[Piece]:
         """The pieces these tokens add; `joined`: in as few as can be. Tokens after the end aren't counted."""

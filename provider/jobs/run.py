@@ -38,7 +38,6 @@ from provider.engine.base import (
 )
 from provider.jobs import plan as planning
 from provider.jobs.admission import Admission, Readiness
-from provider.jobs.argument_check import ArgumentCheck
 from provider.jobs.ends import TOKEN_BOUNDS, EndKind, Histogram, JobEnds, Tally
 from provider.jobs.job import Job
 from provider.jobs.outbox import Outbox
@@ -169,16 +168,13 @@ class JobRunner:
         request = job.plan.request
         policy = job.plan.call_policy(admitted)
         if admitted.loosened:
-            log.info(
-                "schemas_loosened", job_id=job.job_id, attempt=job.attempt, schemas=list(admitted.loosened)
-            )
-        job.check = ArgumentCheck(policy.tools) if policy.tools else None
+            log.info("schemas_loosened", job_id=job.job_id, schemas=admitted.loosened)
         job.pipeline = JobPipeline(
             OutputInterpreter(policy),
             stop=request.stop,
             include_reasoning=request.include_reasoning,
             logprobs=request.logprobs,
-            check=job.check,
+            tools=policy.tools,
         )
         budget_ms = job.offer.first_content_budget_ms
         if budget_ms is None:
@@ -258,13 +254,8 @@ class JobRunner:
         assert proof is not None
         assert usage is not None
         self._outbox.finish(job.job_id, lambda chunks: proof.completed(chunks, finish_reason, usage))
-        if job.check is not None and job.check.misfits:
-            log.warning(
-                "arguments_dont_fit_schema",
-                job_id=job.job_id,
-                attempt=job.attempt,
-                functions=job.check.misfits,
-            )
+        if job.pipeline is not None and job.pipeline.misfits:
+            log.warning("arguments_dont_fit", job_id=job.job_id, functions=job.pipeline.misfits)
         self._count(job, EndKind.COMPLETED, finish_reason=finish_reason)
         self._wires.wake()
 
