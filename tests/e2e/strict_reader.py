@@ -72,7 +72,6 @@ def read(chunks: Iterable[dict[str, Any]], *, include_usage: bool) -> Read:
     answer = Read()
     for chunk in chunks:
         assert "error" not in chunk, f"error-event: {chunk}"
-        ChatCompletionChunk.model_validate(chunk)
         answer.chunks.append(chunk)
         assert answer.usage is None, "usage: a chunk comes behind the usage chunk"
         if chunk["choices"]:
@@ -81,6 +80,7 @@ def read(chunks: Iterable[dict[str, Any]], *, include_usage: bool) -> Read:
             assert include_usage, "usage-unasked: a chunk without choices"
             assert answer.finish_reason, "usage: before the finish chunk"
             answer.usage = chunk["usage"]
+        ChatCompletionChunk.model_validate(chunk)
     assert len({(c["id"], c["created"], c["model"]) for c in answer.chunks}) == 1, "head: it changes"
     assert answer.finish_reason, "cut: no finish chunk"
     assert (answer.usage is not None) == include_usage, "no-usage: asked for, not sent"
