@@ -82,7 +82,8 @@ class Markup:
         """Cut this family's output. A parameter's name may be as long as the longest that a tool declares."""
         fixed = dict(self.fixed)
         if think is not None:
-            fixed |= {think[0]: Kind.THINK_OPEN, think[1]: Kind.THINK_CLOSE}
+            markers = zip(think, (Kind.THINK_OPEN, Kind.THINK_CLOSE), strict=True)
+            fixed |= {marker: kind for marker, kind in markers if marker}
         names = [PARAMETER_NAME_CHARS]
         for schema in schemas.values():
             properties = (schema or {}).get("properties")

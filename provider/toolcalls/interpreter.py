@@ -74,7 +74,7 @@ class OutputInterpreter:
             self._reasoning = False
             return []
         parser = self._parser
-        if parser.at_rest and text and self._special.search(text) is None:
+        if parser.at_rest and text and not self._told_to_stop and self._special.search(text) is None:
             self._reasoning = parser.in_reasoning
             if self._reasoning:
                 parser.skip(len(text))
@@ -116,7 +116,9 @@ class OutputInterpreter:
                     self._parser.go_plain()
                     break
                 if self._gate.over and not self._told_to_stop:
-                    events.append(self._stop())
+                    stop = self._stop()
+                    # At the end there is nothing left to stop.
+                    events += [] if self._finished else [stop]
                     if self._deaf:
                         break
         return events

@@ -180,9 +180,9 @@ class JsonScanner:
 
     def _string(self, text: str, position: int) -> int:
         if self._held:
-            text, position, given = self._held + text[position:], 0, len(self._held) - position
-            self._held = ""
-            return self._string(text, position) - given if text else position
+            held, self._held = self._held, ""
+            # A fault may lie in what was held, which is not given back.
+            return position + max(0, self._string(held + text[position:], 0) - len(held))
         match = _PLAIN.match(text, position)
         end = position if match is None else match.end()
         if end > position:

@@ -56,7 +56,6 @@ class CallParser:
         self._queue: deque[Lexeme] = deque()
         self._opening = Opening(markup, wrapped=True)
         self._body: Body | None = None
-        self._bare_object = False
         self._after_reasoning = False
         self._seen_text = False
         self._finishing: Cause | None = None
@@ -111,7 +110,7 @@ class CallParser:
 
     def go_plain(self) -> None:
         """Nothing that comes is a call any more. What was held of one has been dealt with."""
-        self.plain = True
+        self.plain = self._seen_text = True
         self._body = None
         if self._state is not _State.REASONING:
             self._state = _State.TEXT
@@ -184,27 +183,28 @@ class CallParser:
 
     def _open(self, lexeme: Lexeme, *, wrapped: bool) -> list[Mark]:
         self._state = _State.OPENING
+        self._after_reasoning = False
         self._opening = Opening(self._markup, wrapped=wrapped, first=lexeme)
+        self._lines.feed(lexeme.text)
         return [Held(lexeme.text, lexeme.start)]
 
     def _on_opening(self, lexeme: Lexeme) -> list[Mark]:
         decision = self._opening.feed(lexeme)
         if decision.verdict is Verdict.UNDECIDED:
+            self._lines.feed(lexeme.text)
             return [Held(lexeme.text, lexeme.start)]
         if decision.form is not None:
             return self._begin(decision.form, *decision.lexemes)
         # Prose that mentions an opener: the text goes on with this lexeme.
         self._queue.appendleft(lexeme)
         self._state = _State.TEXT
-        for held in self._opening.held:
-            self._lines.feed(held.text)
         self._seen_text = self._seen_text or bool(self._opening.held)
         return [Released()]
 
     def _begin(self, form: Format, *lexemes: Lexeme) -> list[Mark]:
         self._body = form.body(self._schemas.get(lexemes[0].name), self._opening.wrapped)
-        self._bare_object = form is self._markup.bare_object
         self._state = _State.CALL
+        self._after_reasoning = False
         self._queue.extendleft(reversed(lexemes[1:]))
         return self._on_call(lexemes[0])
 
@@ -218,8 +218,7 @@ class CallParser:
         taken = lexeme.text
         if body.leftover:
             taken = taken[: max(0, body.leftover[0].start - lexeme.start)]
-        if self._bare_object:
-            self._lines.feed(taken)
+        self._lines.feed(taken)
         held: list[Mark] = [Held(taken, lexeme.start)] if taken else []
         return held + self._after(body, outcome)
 

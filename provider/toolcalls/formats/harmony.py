@@ -96,7 +96,7 @@ class HarmonyParser:
         if kind is Kind.MESSAGE:
             return self._open() if self._state is not _State.BODY else []
         if kind is Kind.CONSTRAIN:
-            self._header.add(" ")
+            self._header.content_type_follows()
             return []
         marks = self._end(kind) if self._state is _State.BODY else []
         if kind is Kind.CHANNEL:
@@ -195,6 +195,9 @@ class HarmonyParser:
         return [*marks, *self._broken(Fault.ARGUMENTS)]
 
     def _close(self, cause: Cause) -> list[Mark]:
+        if self._state is _State.HEADER and self._header.is_bare_text():
+            text = self._header.text
+            return [Visible(text, self._offset - len(text))]
         addressed = self._state is _State.HEADER and self._header.kind() is MessageKind.CALL
         in_call = self._state is _State.BODY and self._message is MessageKind.CALL
         if cause == "length":

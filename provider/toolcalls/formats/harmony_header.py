@@ -28,49 +28,74 @@ class Header:
         self._prompted = prompted
         self._role: list[str] = []
         self._channel: list[str] | None = None
+        self._begins = ""
+        self._has_tokens = False
 
     def add(self, text: str) -> None:
-        (self._role if self._channel is None else self._channel).append(text)
+        if self._channel is not None:
+            self._channel.append(text)
+            return
+        self._role.append(text)
+        if len(self._begins) < len(_ROLE):
+            self._begins += text if self._begins else text.lstrip()
+
+    def content_type_follows(self) -> None:
+        self._has_tokens = True
+        self.add(" ")
 
     def channel_follows(self) -> None:
         """A channel that is named again counts as named now; what was said of the first one is void."""
+        self._has_tokens = True
         self._channel = []
 
     @property
     def text(self) -> str:
+        """What stands where the role does."""
         return "".join(self._role)
 
     def is_no_header(self) -> bool:
-        """There is no channel, and the text so far can't be the role or a recipient."""
-        if self._channel is not None or not self._prompted:
+        """Text that can be neither a role nor a recipient, with no token of a header in front of it."""
+        if self._has_tokens or not self._prompted:
             return False
-        text = self.text.lstrip()
-        return not any(text.startswith(part) or part.startswith(text) for part in (_ROLE, "to="))
+        begins = self._begins
+        return not any(begins.startswith(part) or part.startswith(begins) for part in (_ROLE, "to="))
+
+    def is_bare_text(self) -> bool:
+        """The output ended here without a single token: such text is its answer, unless it is a header."""
+        alone = self._prompted and not self._has_tokens
+        return alone and not self._recipient() and self.text.strip() not in ("", _ROLE)
 
     def function(self) -> str:
         """The name of the function that the message is addressed to."""
         return self._recipient().removeprefix(_FUNCTIONS)
 
     def _recipient(self) -> str:
-        found = _RECIPIENT.findall("".join(self._channel or ())) or _RECIPIENT.findall(self.text)
-        return found[0] if found else ""
+        found = _RECIPIENT.search("".join(self._channel or ())) or _RECIPIENT.search(self.text)
+        return found.group(1) if found else ""
 
     def is_analysis(self) -> bool:
         return self._channel_name() == "analysis"
 
+    def _role_name(self) -> str:
+        return _RECIPIENT.sub(" ", self.text).strip()
+
     def _channel_name(self) -> str:
-        """The channel's first word, which a model may spell in capitals or run into the recipient."""
-        words = _RECIPIENT.sub(" ", "".join(self._channel or ())).split()
+        """The channel's first word, in capitals or not. Where its token is missing it may follow the role."""
+        said = self._role_name().removeprefix(_ROLE) if self._channel is None else "".join(self._channel)
+        words = _RECIPIENT.sub(" ", said).split()
         return words[0].lower() if words else ""
 
     def kind(self) -> MessageKind:
-        role = _RECIPIENT.sub(" ", self.text).strip()
-        if not self._prompted and role != _ROLE:
+        if not self._prompted and not self._role_name().startswith(_ROLE):
             return MessageKind.HIDDEN
         recipient = self._recipient()
         if recipient and recipient not in _NOBODY:
             return MessageKind.CALL
-        channel = self._channel_name()
-        if channel in ("final", "commentary") or self._channel is None:
-            return MessageKind.CONTENT
-        return MessageKind.REASONING if channel == "analysis" else MessageKind.HIDDEN
+        match self._channel_name():
+            case "final" | "commentary":
+                return MessageKind.CONTENT
+            case "analysis":
+                return MessageKind.REASONING
+            case "" if self._channel is None:
+                return MessageKind.CONTENT
+        return MessageKind.HIDDEN

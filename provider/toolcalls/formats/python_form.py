@@ -56,7 +56,8 @@ class PythonBody(Body):
         return Outcome.OPEN
 
     def finish(self) -> Outcome:
-        return Outcome.DONE if self._closed else self.broken(Fault.UNFINISHED)
+        done = self._closed and not self._failed
+        return Outcome.DONE if done else self.broken(Fault.UNFINISHED)
 
     def _read_name(self, text: str) -> int:
         """The opening has been recognised before, so it is complete in the first lexemes."""
