@@ -21,6 +21,8 @@ _OPENBLAS_PATTERNS = (
     "/usr/lib/libopenblas.so",
 )
 
+_MOST_BLAS_THREADS = 8
+
 
 def find_openblas() -> Path | None:
     """OpenBLAS on this Linux machine; `None` elsewhere or where there is none."""
@@ -47,6 +49,9 @@ def child_environment(base: Mapping[str, str]) -> dict[str, str]:
     }
     openblas = find_openblas()
     if openblas is not None:
+        # More threads than this cost a small step more than they save.
+        threads = min(len(os.sched_getaffinity(0)), _MOST_BLAS_THREADS)
+        environment.setdefault("OPENBLAS_NUM_THREADS", str(threads))
         preload = environment.get("LD_PRELOAD", "")
         environment["LD_PRELOAD"] = f"{openblas}:{preload}" if preload else str(openblas)
     return environment

@@ -53,19 +53,24 @@ class PromptCache:
 
         The cache is the caller's to use up: it shares its arrays with the entry, which are never written to.
         """
-        wanted = np.asarray(prompt, dtype=np.uint32)[:-1]
-        best, best_length = None, LEAST_TOKENS - 1
-        for entry in self._entries.get(key, ()):
-            length = _usable(entry, wanted)
-            if length > best_length:
-                best, best_length = entry, length
+        best, length = self._best(key, prompt)
         if best is None:
             return None, 0
         self._touch(best)
         cache = [_shared(part) for part in best.cache]
-        if best_length < len(best.tokens):
-            trim_prompt_cache(cache, len(best.tokens) - best_length)
-        return cache, best_length
+        if length < len(best.tokens):
+            trim_prompt_cache(cache, len(best.tokens) - length)
+        return cache, length
+
+    def saves(self, key: Key, prompt: Sequence[int]) -> int:
+        """How many tokens `find` would hold for this prompt."""
+        return self._best(key, prompt)[1]
+
+    def _best(self, key: Key, prompt: Sequence[int]) -> tuple[_Entry | None, int]:
+        wanted = np.asarray(prompt, dtype=np.uint32)[:-1]
+        usable = [(_usable(entry, wanted), entry) for entry in self._entries.get(key, ())]
+        length, best = max(usable, key=lambda pair: pair[0], default=(0, None))
+        return (best, length) if length >= LEAST_TOKENS else (None, 0)
 
     def store(self, key: Key, tokens: Sequence[int], cache: list[Any]) -> None:
         """Keep `cache`, which holds exactly `tokens`; the caller gives it away."""

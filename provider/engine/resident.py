@@ -104,14 +104,10 @@ class ResidentModel:
             row.grammar = prepared.grammar.row()
             row.processors.append(row.grammar)
         cache, cached = None, 0
-        if (key := self._key(row)) is not None:
+        if (key := prepared.cache_key) is not None:
             cache, cached = self._prompts.find(key, prepared.prompt)
         self._insert(row, prepared.prompt[cached:], prepared.prompt[:cached], cache)
         return cached
-
-    def _key(self, row: Row) -> tuple[str, str] | None:
-        tenant = row.job.request.tenant
-        return None if tenant is None else (self.text.spec.id, tenant)
 
     def _insert(self, row: Row, tokens: list[int], already: list[int], cache: list[Any] | None) -> None:
         cuts = [cut - len(already) for cut in row.prepared.boundaries]
@@ -134,12 +130,12 @@ class ResidentModel:
         elif row.uid is not None and self._rows.pop(row.uid, None) is not None:
             # A client that leaves often comes back with the same prompt: an agent after its tool call, a
             # retry after a time-out.
-            computed = self._batch.remove([row.uid], return_prompt_caches=self._key(row) is not None)
+            computed = self._batch.remove([row.uid], return_prompt_caches=row.prepared.cache_key is not None)
             for cache, tokens in computed.values():
                 self._keep(row, tokens, cache)
 
     def _keep(self, row: Row, tokens: list[int] | None, cache: list[Any] | None) -> None:
-        key = self._key(row)
+        key = row.prepared.cache_key
         if key is not None and tokens and cache is not None:
             self._prompts.store(key, tokens, cache)
 

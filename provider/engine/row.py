@@ -52,6 +52,12 @@ class PreparedJob:
     def spec(self) -> ModelSpec:
         return self.text.spec
 
+    @property
+    def cache_key(self) -> tuple[str, str] | None:
+        """Whose computed prompts this job may use (`prompt_cache`); `None`: nobody's."""
+        tenant = self.job.request.tenant
+        return None if tenant is None else (self.spec.id, tenant)
+
 
 @dataclass(slots=True)
 class Row:

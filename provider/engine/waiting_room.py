@@ -13,6 +13,7 @@ from typing import Final
 from gateway_protocol.errors import ErrorCode
 from provider.engine.admission import Admission
 from provider.engine.base import Rejected
+from provider.engine.prompt_cache import PromptCache
 from provider.engine.resident import ResidentModel
 from provider.engine.residents import Residents
 from provider.engine.row import PreparedJob
@@ -27,8 +28,16 @@ class WaitingRoom:
     """Only the step thread comes here. `refuse` is told of each job that leaves without entering a batch."""
 
     def __init__(
-        self, admission: Admission, residents: Residents, *, seconds: float, length: int, refuse: Refuse
+        self,
+        admission: Admission,
+        residents: Residents,
+        prompts: PromptCache,
+        *,
+        seconds: float,
+        length: int,
+        refuse: Refuse,
     ) -> None:
+        self._prompts = prompts
         self._admission = admission
         self._residents = residents
         self._seconds = seconds
@@ -110,7 +119,9 @@ class WaitingRoom:
         return None
 
     def _get_in_line(self, prepared: PreparedJob, since: float) -> None:
-        self._line.add(prepared.job.serial, prepared, cost=len(prepared.prompt), since=since)
+        key = prepared.cache_key
+        saved = 0 if key is None else self._prompts.saves(key, prepared.prompt)
+        self._line.add(prepared.job.serial, prepared, cost=len(prepared.prompt) - saved, since=since)
         self.stale = True
 
     def _await_model(self, prepared: PreparedJob) -> None:

@@ -73,6 +73,7 @@ def test_windows_and_recurrent_layers_cost_what_they_keep(tmp_path: Path, kind: 
         assert cost.fixed_bytes > 0
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_estimate_is_within_a_tenth_of_the_growth(start_engine: StartEngine) -> None:
     engine = await start_engine(EngineSettings(models=(spec(),), slots=8))
@@ -146,7 +147,7 @@ async def test_waiting_too_long_for_memory_is_an_overload(start_engine: StartEng
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("tokens", "slots"), [(8192 * 3 + 500, 3), (100, 1), (8192 * 100, 8)])
+@pytest.mark.parametrize(("tokens", "slots"), [(8192 * 3 + 500, 3), (100, 1)])
 async def test_slots_are_what_memory_holds(start_engine: StartEngine, tokens: int, slots: int) -> None:
     limit = WEIGHTS + tokens * TOKEN
     engine = await start_engine(EngineSettings(models=(spec(),), memory_limit_bytes=limit))

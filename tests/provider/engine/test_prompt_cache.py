@@ -26,10 +26,10 @@ from tests.provider.engine.driving import (
     to_end,
     until_tokens,
 )
-from tests.provider.engine.random_models import make_random_model
+from tests.provider.engine.random_models import CONFIGS, make_random_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-KINDS = ["plain", "sliding-window", pytest.param("hybrid", marks=pytest.mark.slow)]
+KINDS = ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in CONFIGS)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=KINDS)
