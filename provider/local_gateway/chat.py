@@ -13,6 +13,7 @@ from aiohttp import web
 from gateway_protocol import completion
 from gateway_protocol.answer import AnswerCollector
 from gateway_protocol.errors import ApiError, ErrorCode
+from gateway_protocol.messages import Delta
 from gateway_protocol.openai_types import CheckedRequest
 from gateway_protocol.receipts import request_sha256
 from gateway_protocol.validation import check_for_model, check_request, parse_body
@@ -140,15 +141,25 @@ class Chat:
             include_usage=spec.request.include_usage,
         )
         idle = self.settings.timers.comment
+        opened: list[bytes] = []
         while True:
             something = await delivery.wait(idle)
             items = delivery.take()
-            parts = [writer.delta(item.delta, item.logprobs) for item in items]
-            if delivery.outcome is not None and not delivery.waiting:
+            parts: list[bytes] = []
+            if items:
+                parts = opened + [writer.delta(item.delta, item.logprobs) for item in items]
+                # Clients run a call without arguments as `{}` however its stream ends, so the chunk that
+                # opens a call never leaves without the next one.
+                opened = [parts.pop()] if _opens_call(items[-1].delta) else []
+            elif not something:
+                parts = [sse.KEEPALIVE]
+            over = delivery.outcome is not None and not delivery.waiting
+            if over and delivery.outcome is not None:
                 parts += self._ending(request, writer, delivery.outcome, spec.request.include_usage)
+            if parts:
                 await response.write(b"".join(parts))
+            if over:
                 return
-            await response.write(b"".join(parts) if something else sse.KEEPALIVE)
 
     @staticmethod
     def _ending(
@@ -189,6 +200,10 @@ class Chat:
 
 def model_not_found(model: str) -> ApiError:
     return ApiError(ErrorCode.MODEL_NOT_FOUND, f"The model {model!r} is not served here.", param="model")
+
+
+def _opens_call(delta: Delta) -> bool:
+    return delta.tool_calls is not None and delta.tool_calls[-1].id is not None
 
 
 def _completion_id(job: Job) -> str:

@@ -197,6 +197,30 @@ async def test_provider_lost_after_content(start_gateway: StartGateway, http: ai
 
 
 @pytest.mark.asyncio
+async def test_a_call_without_arguments_never_gets_out(
+    start_gateway: StartGateway, http: aiohttp.ClientSession
+) -> None:
+    # Clients run a call whose arguments never came as one with `{}`.
+    gateway = await start_gateway(timers={"resume_window": 0.05})
+
+    async def behave(job: FakeJob) -> None:
+        await job.accept()
+        await job.begin()
+        await job.call(0, "remove", "{", '"path": "a"}')
+        await job.call(1, "remove")
+        await job.until_cancelled()
+
+    async with FakeProvider(gateway.link_url, behave=behave) as provider:
+        streaming = asyncio.create_task(stream(http, gateway))
+        await provider.until(lambda: any(ack.seq >= 4 for ack in provider.acknowledged))
+        await provider.cut()
+        got = await streaming
+    assert {piece["index"] for delta in got.deltas for piece in delta.get("tool_calls") or ()} == {0}
+    assert got.error is not None
+    assert got.done
+
+
+@pytest.mark.asyncio
 async def test_provider_back_without_the_job_after_content(
     gateway: LocalGateway, http: aiohttp.ClientSession
 ) -> None:
