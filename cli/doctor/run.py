@@ -46,6 +46,7 @@ from provider.config import Settings
 from provider.engine.launch import find_openblas
 from provider.engine.model_folder import weight_bytes
 from provider.errors import ConfigError, ProviderError, UnknownStateError
+from provider.models.catalogue import DEMO_MODEL
 from provider.system.identity import KEY_FILE
 from provider.system.lock import is_held
 from provider.system.service import ServiceError
@@ -95,7 +96,7 @@ def _checks(config_file: Path | None) -> Iterator[Check]:
     running, _ = is_held(where.lock_file)
     status = _status() if running else None
     if settings is not None:
-        yield check_memory(_weights(settings, where.models), psutil.virtual_memory().total)
+        yield _memory(settings, where.models, status)
         if settings.gateway.token_file is not None:
             token = settings.gateway.token_file
             yield check_private("token_file", str(token), _mode(token))
@@ -147,10 +148,17 @@ def _mode(file: Path) -> int | None:
         return None
 
 
+def _memory(settings: Settings, models_folder: Path, status: Mapping[str, Any] | None) -> Check:
+    if status is not None and (status.get("engine") or {}).get("ready"):
+        # What is loaded fits; `status` says how much room is left.
+        return ok("memory", "the engine has loaded its model")
+    return check_memory(_weights(settings, models_folder), psutil.virtual_memory().total)
+
+
 def _weights(settings: Settings, models_folder: Path) -> dict[str, int]:
     models = library(settings, models_folder)
     sizes = {}
-    for text in settings.engine.models:
+    for text in settings.engine.models or (DEMO_MODEL,):
         try:
             model = models.identify(text)
             folder = models.find(model)

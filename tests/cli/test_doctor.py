@@ -58,6 +58,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stand-in"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # A machine without a service manager, whatever this one has.
     monkeypatch.setenv("PATH", str(tmp_path / "no-commands"))
     return home

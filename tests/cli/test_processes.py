@@ -57,6 +57,10 @@ def test_from_start_to_stop(home: Path, script: Path) -> None:
         assert status["link"]["routable"] is True
         assert (home / "control.sock").stat().st_mode & 0o777 == 0o600
 
+        doctor = command(home, "doctor", "--json")
+        assert doctor.returncode == 0, doctor.stdout
+        assert json.loads(doctor.stdout)["verdict"] == "ok"
+
         second = command(home, "start", "--local", "--port", str(free_port()))
         assert second.returncode == 1
         assert f"already running (PID {daemon.process.pid}" in second.stderr
