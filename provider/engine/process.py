@@ -272,7 +272,7 @@ class EngineProcess:
                 break
         # A socket that ended without its process is no less dead: nothing can be asked of it any more.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.5 if cause == "child_exited" else 0):
+            async with asyncio.timeout(2.0 if cause == "child_exited" else 0):
                 await process.wait()
         with contextlib.suppress(ProcessLookupError):
             process.kill()

@@ -2,48 +2,47 @@
 
 from __future__ import annotations
 
-from provider.engine.restart import FIRST_DELAY, FORGIVEN_AFTER, LAST_DELAY, RestartPolicy
+import pytest
+
+from provider.engine.restart import FIRST_DELAY, LAST_DELAY, LOOP_DEATHS, RestartPolicy
+
+
+def deaths(policy: RestartPolicy, count: int, *, serving: float | None, start: float = 0.0) -> list[float]:
+    """The delays after that many deaths in a row; `serving`: seconds each child served, `None`: never."""
+    now, delays = start, []
+    for _ in range(count):
+        if serving is not None:
+            policy.born(now)
+            now += serving
+        delays.append(policy.died(now))
+        now += delays[-1]
+    return delays
 
 
 def test_quickly_first_then_slower_then_once_a_minute() -> None:
-    policy = RestartPolicy()
-    now = 0.0
-    delays = []
-    for _ in range(7):
-        policy.born(now)
-        now += 1
-        delays.append(policy.died(now))
+    delays = deaths(RestartPolicy(), 8, serving=0.5)
     assert delays[0] == FIRST_DELAY
     assert delays[:4] == sorted(delays[:4])
-    assert delays[4:] == [LAST_DELAY] * 3
-    assert policy.crash_loop(now)
-
-
-def test_a_child_that_lived_for_a_while_is_forgiven() -> None:
-    policy = RestartPolicy()
-    for start in range(4):
-        policy.born(float(start))
-        policy.died(start + 0.5)
-    policy.born(100.0)
-    assert policy.died(100.0 + FORGIVEN_AFTER) == FIRST_DELAY
-    assert not policy.crash_loop(100.0 + FORGIVEN_AFTER)
+    assert delays[LOOP_DEATHS - 1 :] == [LAST_DELAY] * 4
 
 
 def test_one_that_never_gets_to_serve_is_never_forgiven() -> None:
     policy = RestartPolicy()
     policy.born(0.0)
-    now = 1000.0
-    delays = []
-    for _ in range(8):
-        delays.append(policy.died(now))
-        now += delays[-1] + 0.5
+    delays = deaths(policy, 8, serving=None, start=1000.0)
     assert delays[0] == FIRST_DELAY
     assert delays[-1] == LAST_DELAY
 
 
-def test_deaths_far_apart_are_no_crash_loop() -> None:
+@pytest.mark.parametrize("serving", [20.0, 3600.0])
+def test_one_that_served_for_a_while_is_back_at_once(serving: float) -> None:
+    assert deaths(RestartPolicy(), 10, serving=serving) == [FIRST_DELAY] * 10
+
+
+def test_a_crash_loop_ends_with_a_child_that_serves_on() -> None:
     policy = RestartPolicy()
-    for start in range(0, 10_000, 400):
-        policy.born(float(start))
-        assert policy.died(start + 30.0) <= LAST_DELAY
-        assert not policy.crash_loop(start + 30.0)
+    deaths(policy, 6, serving=0.5)
+    assert policy.crash_loop(3.0)
+    policy.born(1000.0)
+    assert policy.died(1000.0 + 20 * LAST_DELAY) == FIRST_DELAY
+    assert not policy.crash_loop(1000.0 + 20 * LAST_DELAY)
