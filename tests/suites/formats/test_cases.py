@@ -27,12 +27,14 @@ def _cases() -> list[Any]:
 @pytest.mark.parametrize("case", _cases())
 def test_a_case_is_read_as_expected_at_every_cut_buffered_and_streamed(case: dict[str, Any]) -> None:
     """Judgement cases too: where the case accepts several results, one of them, and the same at each cut."""
+    family = policy_of(case).family
+    ways = {delivery: policy_of(case, delivery) for delivery in ("buffered", "whole", "incremental")}
     results = set()
-    for pieces in cuts(policy_of(case).family, case["text"]):
-        buffered = read(policy_of(case, "buffered"), pieces, case["finish"])
+    for pieces in cuts(family, case["text"]):
+        buffered = read(ways["buffered"], pieces, case["finish"])
         assert fits(case["expect"], buffered.result()), buffered.result()
-        whole = read(policy_of(case, "whole"), pieces, case["finish"])
-        incremental = read(policy_of(case, "incremental"), pieces, case["finish"])
+        whole = read(ways["whole"], pieces, case["finish"])
+        incremental = read(ways["incremental"], pieces, case["finish"])
         _agree(buffered, whole)
         _agree(buffered, incremental)
         results.add(json.dumps([answer.result() for answer in (buffered, whole, incremental)]))

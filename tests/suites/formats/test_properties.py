@@ -14,7 +14,7 @@ from gateway_protocol.families import Family
 from provider.toolcalls import CallPolicy
 from tests.suites.formats.answers import THINK, Answer, Piece, read, tokens
 
-SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DELIVERIES = ("buffered", "whole", "incremental")
 
 names = st.from_regex(r"[A-Za-z0-9_-]{1,12}", fullmatch=True)
@@ -238,7 +238,7 @@ def test_a_value_keeps_a_tag_in_mid_sentence(
 
 # --- garbage ---------------------------------------------------------------------------------------
 
-_QWEN_BITS = [
+QWEN_BITS = [
     *("<tool_call>", "</tool_call>", "<function=f>", "<function=nope>", "<function=", "</function>"),
     *("<parameter=a>", "<parameter=b>", "<parameter=zz>", "<parameter=", "</parameter>", "\n", "\n", " "),
     *('{"name": "f", "arguments": {"a": "x"}}', '{"name": ', '"f"', '"arguments"', ": ", "{", "}", "[", "]"),
@@ -263,8 +263,8 @@ _QWEN_BITS = [
     ),
     *("<|im_end|>", "<|python_tag|>", ";", '{"name": "f", "parameters": {}}', "\t", "\r\n"),
 ]
-_THINK_BITS = ["<think>", "</think>", "<think>\n", "\n</think>\n\n"]
-_HARMONY_BITS = [
+THINK_BITS = ["<think>", "</think>", "<think>\n", "\n</think>\n\n"]
+HARMONY_BITS = [
     *("<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|constrain|>"),
     *("assistant", "commentary", "analysis", "final", " to=functions.f", " to=functions.nope", " to=python"),
     *(" ", "json", '{"a": ', '"x"', "}", "{}", "text", "\n", "é"),
@@ -296,8 +296,8 @@ def _same_at_another_cut(family: Family, text: str, pieces: list[Piece], finish:
     return cut
 
 
-@settings(SETTINGS, max_examples=600)
-@given(data=st.data(), finish=st.sampled_from(["stop", "length"]), text=garbage(_QWEN_BITS))
+@settings(SETTINGS, max_examples=150)
+@given(data=st.data(), finish=st.sampled_from(["stop", "length"]), text=garbage(QWEN_BITS))
 @pytest.mark.parametrize("family", [Family.QWEN, Family.LLAMA, Family.NONE])
 def test_garbage_loses_nothing_and_calls_nobody(
     family: Family, data: st.DataObject, finish: str, text: str
@@ -310,23 +310,23 @@ def test_garbage_loses_nothing_and_calls_nobody(
             assert answer.calls, "an error only once a tool delta is out"
 
 
-@settings(SETTINGS, max_examples=400)
+@settings(SETTINGS, max_examples=120)
 @given(
-    data=st.data(), finish=st.sampled_from(["stop", "length"]), text=garbage([*_QWEN_BITS, *_THINK_BITS * 3])
+    data=st.data(), finish=st.sampled_from(["stop", "length"]), text=garbage([*QWEN_BITS, *THINK_BITS * 3])
 )
 def test_garbage_with_reasoning_is_the_same_at_every_cut(data: st.DataObject, finish: str, text: str) -> None:
     _same_at_another_cut(Family.QWEN, text, data.draw(pieces_of(Family.QWEN, text)), finish)
 
 
-@settings(SETTINGS, max_examples=600)
-@given(data=st.data(), finish=st.sampled_from(["stop", "length"]), text=garbage(_HARMONY_BITS))
+@settings(SETTINGS, max_examples=150)
+@given(data=st.data(), finish=st.sampled_from(["stop", "length"]), text=garbage(HARMONY_BITS))
 def test_harmony_garbage_is_the_same_at_every_cut(data: st.DataObject, finish: str, text: str) -> None:
     pieces = data.draw(pieces_of(Family.GPT_OSS, text))
     for answer in _same_at_another_cut(Family.GPT_OSS, text, pieces, finish):
         assert answer.error in (None, "malformed_tool_call_final_json")
 
 
-@settings(SETTINGS, max_examples=300)
+@settings(SETTINGS, max_examples=80)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=200), data=st.data())
 @pytest.mark.parametrize("family", [Family.QWEN, Family.LLAMA, Family.NONE])
 def test_any_text_passes(family: Family, text: str, data: st.DataObject) -> None:
@@ -334,8 +334,8 @@ def test_any_text_passes(family: Family, text: str, data: st.DataObject) -> None
         assert answer.text in (text, without_turn_end(text))
 
 
-@settings(SETTINGS, max_examples=400)
-@given(text=garbage(_QWEN_BITS), data=st.data(), finish=st.sampled_from(["stop", "length"]))
+@settings(SETTINGS, max_examples=120)
+@given(text=garbage(QWEN_BITS), data=st.data(), finish=st.sampled_from(["stop", "length"]))
 @pytest.mark.parametrize("family", [Family.QWEN, Family.LLAMA])
 def test_streams_say_what_the_buffered_answer_says(
     family: Family, text: str, data: st.DataObject, finish: str
