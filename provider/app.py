@@ -69,7 +69,7 @@ async def run_start(load: Load, paths: Paths, *, config_file: Path, local: bool,
             )
         return serving_plan(settings, paths, local=local)
 
-    with acquire(paths.lock_file):
+    with acquire(paths.lock_file, wait=service):
         guard = CrashLoopGuard(paths.state / "starts.json") if service else None
         rest_until = guard.begin(time.time()) if guard else None
         daemon = Daemon(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -40,8 +41,11 @@ class DaemonLock:
         self.release()
 
 
-def acquire(file: Path) -> DaemonLock:
-    """Take the lock and write our PID. Raises `AlreadyRunningError` naming the owner's PID."""
+def acquire(file: Path, *, wait: bool = False) -> DaemonLock:
+    """Take the lock and write our PID. Raises `AlreadyRunningError` naming the owner's PID.
+
+    `wait`: wait for the owner's end instead; a service must not be restarted over and over meanwhile.
+    """
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -53,12 +57,20 @@ def acquire(file: Path) -> DaemonLock:
             if attempt < _TRIES - 1:
                 time.sleep(_BETWEEN_TRIES_S)
         else:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-            return DaemonLock(file, descriptor)
+            return _taken(file, descriptor)
     pid = _read_pid(descriptor)
-    os.close(descriptor)
-    raise AlreadyRunningError(pid, str(file))
+    if not wait:
+        os.close(descriptor)
+        raise AlreadyRunningError(pid, str(file))
+    print(f"waiting for the daemon that runs already (PID {pid}) to end", file=sys.stderr, flush=True)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return _taken(file, descriptor)
+
+
+def _taken(file: Path, descriptor: int) -> DaemonLock:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return DaemonLock(file, descriptor)
 
 
 def is_held(file: Path) -> tuple[bool, int | None]:

@@ -37,6 +37,30 @@ def test_one_process_holds_it_and_a_second_is_told_its_pid(tmp_path: Path) -> No
     assert is_held(file) == (False, None)
 
 
+def test_a_service_waits_for_the_owners_end(tmp_path: Path) -> None:
+    file = tmp_path / "daemon.lock"
+    waiter = HOLDER.replace("acquire(Path(sys.argv[1]))", "acquire(Path(sys.argv[1]), wait=True)")
+    with acquire(file):
+        process = subprocess.Popen(
+            [sys.executable, "-c", waiter, str(file)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        assert (
+            process.stderr.readline()
+            == f"waiting for the daemon that runs already (PID {os.getpid()}) to end\n"
+        )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert is_held(file) == (True, process.pid)
+        process.communicate("")
+    assert process.returncode == 0
+
+
 def test_no_file_means_nothing_runs(tmp_path: Path) -> None:
     assert is_held(tmp_path / "daemon.lock") == (False, None)
 
