@@ -21,8 +21,9 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
+from provider.engine.bitmasks import Words, mask_words
 from provider.engine.mask_kernel import chosen
-from provider.engine.masks import GrammarRow, Words, mask_words
+from provider.engine.masks import GrammarRow
 
 
 class MaskedGenerationBatch(GenerationBatch):

@@ -25,10 +25,12 @@ from gateway_protocol.errors import ErrorCode
 from gateway_protocol.families import Family
 from provider.engine import schemas
 from provider.engine.base import Constraint, Rejected, ThinkMarkers
+from provider.engine.free_text import TextGrammar, TextMasks
 from provider.engine.grammar import build
 from provider.engine.grammar_spec import MARKERS, GrammarSpec, GrammarTool, native_markup
 from provider.engine.ladder import Compiler, Fitted, keyword_of
 from provider.engine.masks import GrammarRow, RowVocabulary
+from provider.toolcalls.families import CALL_OPENER, FUNCTION_OPENER
 
 COMPILE_SECONDS: Final = 1.0
 KEPT: Final = 64
@@ -41,27 +43,31 @@ class Held:
 
     prototype: LLMatcher
     vocabulary: RowVocabulary
-    forced: bool
+    owes: bool
     reasoning_open: bool
     calls: bool
+    text: TextGrammar | None = None
     loosened: tuple[str, ...] = ()
 
     def row(self) -> GrammarRow:
         """A row's own matcher, at the beginning of its answer."""
         return GrammarRow(
-            self.prototype.deep_copy(),
+            self.prototype,
             self.vocabulary,
-            forced=self.forced,
+            owes=self.owes,
             reasoning_open=self.reasoning_open,
+            text=self.text,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """What became of one specification: the matcher or the complaint, and how each tool fared."""
+    """What became of one specification: the matcher or the complaint, how each tool fared, and the grammar
+    as free text sees it."""
 
     result: LLMatcher | str
     tools: tuple[Fitted, ...] = ()
+    text: TextGrammar | None = None
 
 
 class Grammars:
@@ -98,6 +104,8 @@ class Grammars:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="grammar")
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, _Compiled] = OrderedDict()
+        self._ids = {text: vocabulary[text] for text in self._tokens}
+        self._text_masks: dict[bool, TextMasks] = {}
 
     @property
     def can_hold(self) -> bool:
@@ -172,11 +180,28 @@ class Grammars:
             fitted = tuple(self._compiler.fit(spec, one) for one in hopeful)
             lark = build(replace(spec, tools=tuple(one.tool for one in fitted)))
             compiled = _Compiled(self._compiler.compile(lark), fitted)
+        if not isinstance(compiled.result, str):
+            compiled = replace(compiled, text=self._free_text(spec, compiled.result))
         with self._lock:
             self._kept[key] = compiled
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return compiled
+
+    def _free_text(self, spec: GrammarSpec, prototype: LLMatcher) -> TextGrammar | None:
+        """Where answers begin with text whose openers are known by their spelling, or are tokens."""
+        if self._family is not Family.QWEN or spec.owes or spec.think is not None:
+            return None
+        opens = bool(spec.callable)
+        with self._lock:
+            if opens not in self._text_masks:
+                self._text_masks[opens] = TextMasks(
+                    self.tokenizer,
+                    (CALL_OPENER, FUNCTION_OPENER),
+                    self._ids.get(CALL_OPENER) if opens else None,
+                    sorted(self._ids.values()),
+                )
+            return TextGrammar(self._text_masks[opens], prototype, fences=opens)
 
     def _hopeful(self, spec: GrammarSpec) -> tuple[Fitted, ...]:
         total = 0
@@ -216,9 +241,10 @@ class Grammars:
         return Held(
             compiled.result,
             self._vocabulary,
-            forced=spec.owes,
+            owes=spec.owes,
             reasoning_open=spec.reasoning_open and spec.think is None,
             calls=bool(spec.callable),
+            text=compiled.text,
             loosened=tuple(loosened),
         )
 

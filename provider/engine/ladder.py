@@ -10,18 +10,16 @@ import random
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from provider.engine import schemas
+from provider.engine.bitmasks import first_mask, tokens_in
 from provider.engine.grammar import build
 from provider.engine.grammar_spec import GrammarSpec, GrammarTool
 from provider.engine.lark import json_value
-from provider.engine.masks import first_mask
 from provider.engine.schemas import Rung
 
 GRAMMAR_CHARS: Final = 4 << 20
@@ -152,9 +150,7 @@ class Compiler:
 
     def _step(self, matcher: LLMatcher, preferred: frozenset[int], chance: random.Random) -> int | None:
         mask = first_mask(matcher, self._width)
-        allowed: Sequence[int] = np.flatnonzero(
-            np.unpackbits(mask.view(np.uint8), bitorder="little")
-        ).tolist()
+        allowed = tokens_in(mask, self._width)
         own = [token for token in allowed if token in preferred]
         if not allowed or matcher.is_error():
             return None

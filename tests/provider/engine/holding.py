@@ -11,8 +11,9 @@ import numpy as np
 
 from gateway_protocol.families import Family
 from provider.engine.base import Constraint, Rejected, ThinkMarkers
+from provider.engine.bitmasks import mask_words
 from provider.engine.grammars import Grammars, Held
-from provider.engine.masks import GrammarRow, mask_words
+from provider.engine.masks import GrammarRow
 from tests.provider.engine.vocabularies import Vocabulary
 
 THINK = ThinkMarkers("<think>", "</think>")

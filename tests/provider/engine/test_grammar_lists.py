@@ -403,6 +403,39 @@ def test_an_opener_spelled_in_pieces_is_no_text(vocabulary: str) -> None:
         assert (verdict(prepared, words, "a <function=") == "begun") is (choice == "auto")
 
 
+def test_quoted_in_a_fenced_block_markup_is_text() -> None:
+    """As the parser has it: from a line that begins with ``` to the next such line."""
+    for words in (small_qwen(), small_text()):
+        for markup in ("hermes", "xml"):
+            prepared = grammars(words, markup).prepare(constraint(markup, TOOLS), reasoning_open=False)
+            for quoted in (
+                HERMES.call,
+                HERMES.bad[0],
+                XML.call,
+                "<function=x",
+                "</tool_call>",
+                "<tool_call>",
+            ):
+                fence = f"So:\n```xml\n{quoted}\n```\n"
+                for text in (fence, f"{fence}That is all.", fence[:-5], fence + HERMES.call, f" {fence}"):
+                    assert verdict(prepared, words, text) == "whole", text
+                assert verdict(prepared, words, fence + HERMES.bad[0]).startswith("refused")
+            assert verdict(prepared, words, "a ``` b " + HERMES.bad[0]).startswith("refused")
+            assert verdict(prepared, words, "``\n" + HERMES.bad[0]).startswith("refused")
+            # Where no call may come at all, none is quoted either.
+            prepared = grammars(words, markup).prepare(
+                constraint(markup, TOOLS, "none"), reasoning_open=False
+            )
+            assert verdict(prepared, words, "```\n" + HERMES.call).startswith("refused")
+
+
+def test_characters_may_be_split_over_tokens() -> None:
+    words = small_qwen()
+    prepared = grammars(words, "hermes").prepare(constraint("hermes", TOOLS), reasoning_open=False)
+    assert len(words.tokens("🍮")) > 1
+    assert verdict(prepared, words, "🍮 < 🎉<🐢`日本") == "whole"
+
+
 def test_models_of_a_family_mix_their_markups_and_bare_functions() -> None:
     for words in (small_qwen(), small_text()):
         for markup in ("hermes", "xml"):

@@ -9,7 +9,8 @@ import pytest
 from llguidance import LLMatcher, LLParserLimits
 
 from provider.engine import masks as masks_module
-from provider.engine.masks import GrammarRow, Phase, RowVocabulary, mask_words
+from provider.engine.bitmasks import mask_words
+from provider.engine.masks import GrammarRow, Phase, RowVocabulary
 from tests.provider.engine.holding import Walk, constraint, grammars, held, tool
 from tests.provider.engine.vocabularies import Vocabulary, small_qwen
 
@@ -83,7 +84,7 @@ def failing_row(words: Vocabulary, limits: LLParserLimits, pattern: str) -> Gram
     matcher = LLMatcher(words.tokenizer, grammar, log_level=0, limits=limits)
     assert not matcher.is_error()
     vocabulary = RowVocabulary(words.tokenizer.vocab_size, frozenset(words.tokenizer.eos_tokens))
-    return GrammarRow(matcher, vocabulary, forced=True, reasoning_open=False)
+    return GrammarRow(matcher, vocabulary, owes=True, reasoning_open=False)
 
 
 def test_a_grammar_that_runs_into_a_limit_fails_and_does_not_end(words: Vocabulary) -> None:
