@@ -48,6 +48,7 @@ HARMONY_TOKENS: Final[Mapping[int, tuple[str, Kind]]] = MappingProxyType(
 )
 
 Schema = Mapping[str, Any] | None
+Schemas = Mapping[str, Schema]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Markup:
     bare_object: Format | None = None
     separators: str = ""
 
-    def lexer(self, schemas: Mapping[str, Schema], think: tuple[str, str] | None) -> Lexer:
+    def lexer(self, schemas: Schemas, think: tuple[str, str] | None) -> Lexer:
         """Cut this family's output. A parameter's name may be as long as the longest that a tool declares."""
         fixed = dict(self.fixed)
         if think is not None:

@@ -12,11 +12,10 @@ whoever reads them can say in between that everything is plain text from here on
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any
 
-from provider.toolcalls.families import Format, Markup
+from provider.toolcalls.families import Format, Markup, Schemas
 from provider.toolcalls.formats.body import Body, Outcome
 from provider.toolcalls.lexer import Kind, Lexeme
 from provider.toolcalls.lines import LineTracker
@@ -25,8 +24,6 @@ from provider.toolcalls.opening import Opening, Verdict
 from provider.toolcalls.policy import Cause
 from provider.toolcalls.reasoning import ReasoningText
 from provider.toolcalls.turn_end import TurnEnd
-
-Schemas = Mapping[str, Mapping[str, Any] | None]
 
 
 class _State(Enum):
@@ -81,8 +78,7 @@ class CallParser:
 
     @property
     def at_rest(self) -> bool:
-        """In the middle of a line of text or reasoning, with nothing held: what holds no marker's beginning
-        and no line break passes unchanged, and `skip` may be called instead of `push`."""
+        """Nothing is held: text without a marker's beginning or a line break passes, `skip` it."""
         if self._queue or self._turn_end.holding or self._lexer.holding or self._after_reasoning:
             return False
         if self._state is _State.REASONING:
@@ -136,10 +132,9 @@ class CallParser:
             self._after_reasoning = True
             return [ForgetSpace()]
         if not self.plain and not self._lines.fenced:
-            if kind is Kind.CALL_OPEN:
-                return self._open(lexeme, wrapped=True)
-            if kind is Kind.FUNCTION_OPEN and self._markup.bare_function is not None:
-                return self._open(lexeme, wrapped=False)
+            wrapped = kind is Kind.CALL_OPEN
+            if wrapped or (kind is Kind.FUNCTION_OPEN and self._markup.bare_function is not None):
+                return self._open(lexeme, wrapped=wrapped)
         return self._visible(lexeme)
 
     def _plain_text(self, lexeme: Lexeme) -> list[Mark]:
@@ -219,8 +214,8 @@ class CallParser:
         if body.leftover:
             taken = taken[: max(0, body.leftover[0].start - lexeme.start)]
         self._lines.feed(taken)
-        held: list[Mark] = [Held(taken, lexeme.start)] if taken else []
-        return held + self._after(body, outcome)
+        marks = self._after(body, outcome)
+        return [Held(taken, lexeme.start), *marks] if taken else marks
 
     def _after(self, body: Body, outcome: Outcome) -> list[Mark]:
         marks, body.marks = body.marks, []
@@ -229,11 +224,9 @@ class CallParser:
         self._queue.extendleft(reversed(body.leftover))
         self._body = None
         self._state = _State.TEXT
-        if outcome is Outcome.NOT_A_CALL:
+        if outcome in (Outcome.NOT_A_CALL, Outcome.BROKEN):
             self._seen_text = True
-            return [*marks, Released()]
-        if outcome is Outcome.BROKEN:
-            return marks
+            return [*marks, Released()] if outcome is Outcome.NOT_A_CALL else marks
         self._lines.after_call()
         if outcome is Outcome.DONE_INSIDE:
             self._state = _State.OPENING

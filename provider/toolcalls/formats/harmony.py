@@ -11,12 +11,11 @@ in another's name), as docs/contract.md, "What becomes a call", 7 has it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 from provider.toolcalls.envelope import JSON_BLANKS, ObjectText
-from provider.toolcalls.families import HARMONY_TOKENS
+from provider.toolcalls.families import HARMONY_TOKENS, Schemas
 from provider.toolcalls.formats.harmony_header import Header, MessageKind
 from provider.toolcalls.lexer import Kind, Lexeme
 from provider.toolcalls.marks import Arguments, Broken, Cut, Done, Fault, Mark, Named, Reasoning, Visible
@@ -37,7 +36,7 @@ class HarmonyParser:
 
     plain = False
 
-    def __init__(self, schemas: Mapping[str, Mapping[str, Any] | None]) -> None:
+    def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
         self._queue: deque[Lexeme] = deque()
         self._offset = 0
