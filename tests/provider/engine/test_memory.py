@@ -193,7 +193,7 @@ async def test_a_running_model_is_never_unloaded_for_another(start_engine: Start
     engine = await start_engine(
         EngineSettings(models=models, slots=4, memory_limit_bytes=limit, queue_seconds=0.3)
     )
-    running = engine.submit(say(3, "one", max_tokens=400))
+    running = engine.submit(say(3, "one", max_tokens=1400))
     seen = await until_tokens(running, 1)
     refused = (await run(engine, say(3, "two", max_tokens=3))).rejected
     assert refused.code is ErrorCode.PROVIDER_OVERLOADED
