@@ -6,7 +6,8 @@ A value may hold anything, closers and whole example calls included (docs/contra
     </parameter> <parameter=…>                     the value ends, the next one begins
     </parameter> </function> </tool_call>          the call ends (without a wrapper: at </function>)
     </parameter> … the opener of a next call       the call ends too; its own closers were lost
-    </parameter> and anything else                 text of the value
+    </parameter> and anything else                 text of the value, unless no other closer comes before
+                                                   the next opener or </function>
 
 A call quoted in the value (`<function=…>` with a parameter or a closer next) opens and closes inside it. A
 parameter quoted at the beginning of a line does as well, unless closers are short at the end: then either a
@@ -70,6 +71,7 @@ class ValueScan:
         self._tail: list[Lexeme] = []
         self._kinds: tuple[Kind, ...] = ()
         self._openers: list[_Opener] = []
+        self._closers: list[int] = []
         self._nested = 0
         self._quoted = 0
         self._previous: Kind | None = None
@@ -183,10 +185,14 @@ class ValueScan:
 
     def _was_text(self, lexeme: Lexeme, *, closes: bool = False) -> None:
         """The tail is part of the value after all."""
-        if self._nested and self._kinds[0] is _P:
+        if self._kinds[0] is _P:
             between = "".join(piece.text for piece in self._tail[1:]) + lexeme.text
-            on_its_own = len(self._kinds) > 1 or "\n" in between[: len(between) - len(between.lstrip())]
-            self._nested -= closes or on_its_own
+            ends_line = len(self._kinds) > 1 or "\n" in between[: len(between) - len(between.lstrip())]
+            if self._nested:
+                self._nested -= closes or ends_line
+            elif ends_line and (self._blank_line or self._inline):
+                self._closers.append(len(self._pieces))
+                self._uncertain = True
         if self._kinds[:2] == (_P, _F):
             self._may_have_ended = len(self._pieces)
             self._uncertain = True
@@ -202,7 +208,7 @@ class ValueScan:
     def _members(self, end: int) -> list[Member]:
         """The value up to `end`; where closers are short, the parameters that its text runs into."""
         if not self._nested:
-            return [(self._name, self._between(0, end))]
+            return [(self._name, self._between(0, self._closed(0, end)))]
         last = {opener.name: opener for opener in self._openers}
         members: list[Member] = []
         name, start, found = self._name, 0, {self._name}
@@ -211,13 +217,20 @@ class ValueScan:
             if closer_at is not None and closer_at >= start:
                 stop = closer_at
             elif last[opener.name] is opener and opener.name not in found and self._is_missing(opener.name):
-                stop = opener.at
+                stop = self._closed_in(start, opener.at)
             else:
                 continue
             members.append((name, self._between(start, stop)))
             name, start = opener.name, opener.at + 1
             found.add(name)
-        return [*members, (name, self._between(start, end))]
+        return [*members, (name, self._between(start, self._closed(start, end)))]
+
+    def _closed(self, start: int, end: int) -> int:
+        """Where a value that runs up to `end` ends: where `</parameter>` was lost, at the last one before."""
+        return self._closed_in(start, end) if self._kinds[:1] == (_F,) else end
+
+    def _closed_in(self, start: int, end: int) -> int:
+        return next((at for at in reversed(self._closers) if start <= at < end), end)
 
     def _between(self, start: int, end: int) -> str:
         return one_newline_off("".join(self._pieces[start:end]))
