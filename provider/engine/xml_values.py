@@ -7,6 +7,7 @@ Whatever admits a string takes raw text (docs/contract.md, "What becomes a call"
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -49,7 +50,8 @@ def _any_order(rules: Rules, index: int, parts: list[tuple[str, bool]]) -> str:
     needed = [f"bit_set({bit})" for bit, (_, required) in enumerate(parts) if required]
     end = '""'
     if needed:
-        end += f" %if {needed[0] if len(needed) == 1 else 'and(' + ', '.join(needed) + ')'}"
+        # llguidance's `and` takes two conditions, no more.
+        end += f" %if {functools.reduce(lambda all_before, one: f'and({all_before}, {one})', needed)}"
     name = f"q{index}"
     more = (f"{part} {name}::set_bit({bit}) %if bit_clear({bit})" for bit, (part, _) in enumerate(parts))
     rules.add(f"{name}::_", alternatives((end, *more)))

@@ -513,3 +513,18 @@ def test_an_answer_by_schema_behind_reasoning() -> None:
         assert verdict(prepared, words, 'Hm.\n</think>\n\n{"age": 36}') == "whole"
         assert verdict(prepared, words, "Hm.\n</think>\n\nAda").startswith("refused")
         assert verdict(prepared, words, "Hm.") == "begun"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 64])
+def test_any_number_of_parameters_can_be_required(count: int) -> None:
+    """An agent's tool to edit a file requires three."""
+    names = [f"p{number}" for number in range(count)]
+    schema = {"type": "object", "properties": dict.fromkeys(names, {"type": "string"}), "required": names}
+    vocabulary = small_qwen()
+    asked = constraint("xml", [tool("f", schema)], strict=True)
+    prepared = held(grammars(vocabulary, "xml").prepare(asked, reasoning_open=False))
+    assert not prepared.loosened
+    parts = [f"<parameter={name}>\nx\n</parameter>\n" for name in reversed(names)]
+    for given, wanted in ((parts, True), (parts[1:], False)):
+        call = f"<tool_call>\n<function=f>\n{''.join(given)}</function>\n</tool_call>"
+        assert (verdict(prepared, vocabulary, call) == "whole") == wanted
