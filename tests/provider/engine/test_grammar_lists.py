@@ -519,7 +519,8 @@ def test_an_answer_by_schema_behind_reasoning() -> None:
 def test_any_number_of_parameters_can_be_required(count: int) -> None:
     """An agent's tool to edit a file requires three."""
     names = [f"p{number}" for number in range(count)]
-    schema = {"type": "object", "properties": dict.fromkeys(names, {"type": "string"}), "required": names}
+    properties = {name: {"type": "string"} for name in names}
+    schema = {"type": "object", "properties": properties, "required": names}
     vocabulary = small_qwen()
     asked = constraint("xml", [tool("f", schema)], strict=True)
     prepared = held(grammars(vocabulary, "xml").prepare(asked, reasoning_open=False))
