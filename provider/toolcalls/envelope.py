@@ -91,7 +91,7 @@ class Envelope:
 
     `begun`: the arguments have begun, so this is a call if its name is one. `take` gives nothing under the
     second choice of key until the object is closed, since the first may still come. `no_other_keys`: a key
-    that belongs to no call is a fault, else it is ignored.
+    that belongs to no call is a fault before it is sure that this is one, else it is ignored.
     """
 
     def __init__(self, argument_keys: Sequence[str], *, no_other_keys: bool = False) -> None:
@@ -180,7 +180,7 @@ class Envelope:
         self._scanner = JsonScanner(EMITTED_ARGUMENTS_DEPTH)
         if self._key in self._argument_keys:
             self._object = ObjectText()
-        elif self._no_other_keys and self._key not in _CALL_KEYS:
+        elif self._no_other_keys and self._key not in _CALL_KEYS and not (self.name and self.begun):
             self.fault = Fault.ARGUMENTS
 
     def _value(self, text: str, position: int) -> int:

@@ -11,6 +11,7 @@ whoever reads them can say in between that everything is plain text from here on
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
@@ -56,8 +57,8 @@ class CallParser:
         self._after_reasoning = False
         self._seen_text = False
         self._finishing: Cause | None = None
-        self._marker_cut = False
-        self._closed = False
+        self._marker_cut = self._closed = False
+        self._end = math.inf  # where the output ends but for half a marker
         self.plain = plain
         self._reasoning = ReasoningText(self._drafts, schemas)
         self._state = _State.REASONING if think is not None and reasoning_open else _State.TEXT
@@ -69,7 +70,6 @@ class CallParser:
         }
 
     def _drafts(self) -> CallParser | None:
-        """A parser for calls in reasoning that may never be closed."""
         return None if self.plain else CallParser(self._markup, self._schemas)
 
     @property
@@ -102,6 +102,7 @@ class CallParser:
         """The output is over; `step` gives the last marks."""
         self._finishing = cause
         self._marker_cut = self._markup.begins_call(self._lexer.holding)
+        self._end = self._lexer.offset - len(self._lexer.holding)
         self._queue.extend(self._turn_end.feed(self._lexer.finish()))
 
     def go_plain(self) -> None:
@@ -146,8 +147,7 @@ class CallParser:
         if self.plain or self._markup.bare_object is None:
             return self._visible(lexeme)
         at = self._lines.bare_object(lexeme.text)
-        before = lexeme.text[:at]
-        marks = self._said(before, lexeme.start) if before else []
+        marks = self._said(lexeme.text[:at], lexeme.start) if at != 0 else []
         if at is not None:
             self._opening = Opening(self._markup, wrapped=False)
             marks += self._begin(self._markup.bare_object, lexeme.rest(at))
@@ -206,8 +206,8 @@ class CallParser:
     def _on_call(self, lexeme: Lexeme) -> list[Mark]:
         body = self._body
         assert body is not None
-        if self._finishing == "length":
-            # Half a marker, which the limit cut: it tells nothing of a call that is cut itself.
+        if lexeme.start >= self._end:
+            # Half a marker, with which the output broke off: it tells nothing of the call.
             return [Held(lexeme.text, lexeme.start)]
         outcome = body.feed(lexeme)
         taken = lexeme.text
@@ -236,7 +236,7 @@ class CallParser:
     # --- the end ---------------------------------------------------------------------------------
 
     def _close(self) -> list[Mark] | None:
-        """The queue is empty and nothing follows. Called until nothing is open."""
+        """Nothing follows. Called until nothing is open."""
         if self._finishing == "length":
             self._closed = True
             return [Cut()] if self._marker_cut or self._state in (_State.OPENING, _State.CALL) else []
