@@ -61,7 +61,8 @@ class Stack:
         self.engine: WatchedEngine = core.engine  # type: ignore[assignment]
         self.engine.watch()
         self.core = await self._open.enter_async_context(core)
-        self.http = await self._open.enter_async_context(aiohttp.ClientSession())
+        unhurried = aiohttp.ClientTimeout(total=None)
+        self.http = await self._open.enter_async_context(aiohttp.ClientSession(timeout=unhurried))
         self.openai = await self._open.enter_async_context(
             openai.AsyncOpenAI(base_url=f"{self.gateway.url}/v1", api_key="any", max_retries=0)
         )
