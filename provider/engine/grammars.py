@@ -152,7 +152,7 @@ class Grammars:
             tools,
             choice=constraint.choice if tools else "none",
             parallel=constraint.parallel,
-            answer=None if answer is None else GrammarTool("", answer),
+            answer=None if answer is None else GrammarTool("", answer or schemas.ANY_OBJECT),
             tokens=self._tokens,
             think=self._text_think,
             reasoning_open=reasoning_open,

@@ -238,6 +238,14 @@ def test_a_model_without_harmonys_tokens_cant_be_held() -> None:
     assert grammars(small_harmony(), "harmony").can_hold
 
 
+def test_no_schema_means_any_object() -> None:
+    words = small_qwen()
+    prepared = grammars(words, "hermes").prepare(constraint("hermes", [], answer={}), reasoning_open=False)
+    assert verdict(prepared, words, '{"a": [1, null], "b": {}}') == "whole"
+    for text in ("[1]", "3", '"a"', "true"):
+        assert verdict(prepared, words, text).startswith("refused"), text
+
+
 def test_a_family_without_markup_can_answer_by_schema() -> None:
     words = small_text()
     made = Grammars(words.tokenizer, words.ids, family=Family.NONE, chat_template="", think=None)
