@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from pydantic import (
     BaseModel,
@@ -54,6 +54,16 @@ def _expanded(value: object) -> object:
     return Path(value).expanduser() if isinstance(value, str) and value else value
 
 
+def _url_parts(url: str) -> SplitResult:
+    """The parts of `url`, its port among those there are. Raises `ValueError` that blames the key `url`."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"url|is no URL: {error}") from None
+    return parts
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 FilePath = Annotated[Path, BeforeValidator(_expanded)]
@@ -73,7 +83,7 @@ class GatewaySection(Section):
 
     @model_validator(mode="after")
     def _checked_url(self) -> GatewaySection:
-        parts = urlsplit(self.url)
+        parts = _url_parts(self.url)
         if parts.scheme not in ("ws", "wss") or not parts.hostname:
             raise ValueError("url|must be a ws:// or wss:// URL, such as wss://api.malibu.tech/v1/provider")
         if parts.username or parts.password or parts.query or parts.fragment:
@@ -199,7 +209,7 @@ class StatusSection(Section):
 
     @model_validator(mode="after")
     def _checked_url(self) -> StatusSection:
-        if self.url is not None and urlsplit(self.url).scheme not in ("http", "https"):
+        if self.url is not None and _url_parts(self.url).scheme not in ("http", "https"):
             raise ValueError("url|must be an http:// or https:// URL")
         return self
 
@@ -342,9 +352,12 @@ def _split(key: str) -> list[str]:
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     *folders, name = _split(key)
-    for folder in folders:
+    for depth, folder in enumerate(folders):
         below = tree.setdefault(folder, {})
         if not isinstance(below, dict):
+            if folders[0] == "model" or (depth == 0 and folder != "contract"):
+                # A layer below gave a section one value, `engine = 3`: that is the fault to report.
+                return
             below = tree[folder] = {}
         tree = below
     tree[name] = value

@@ -96,6 +96,9 @@ def test_a_models_section_is_kept_by_its_id(loading: Load) -> None:
         ("[engine]\nkind = 'cuda'", "engine.kind: must be 'mlx' or 'scripted', not 'cuda'"),
         ("[engine]\nmodels = 3", "engine.models: must be a list, not 3"),
         ("engine = 3", "engine: must be a section of keys, not 3"),
+        ("[gateway]\nurl = 'ws://127.0.0.1:99999'", "gateway.url: is no URL: Port out of range 0-65535"),
+        ("[gateway]\nurl = 'ws://[::1'", "gateway.url: is no URL: "),
+        ("[status]\nurl = 'http://x:port'", "status.url: is no URL: "),
         ("contract = 'loose'", "contract: must be 'malibu' or 'strict', not 'loose'"),
         ("[tools]\nforce = 'maybe'", "tools.force: must be true or false, not 'maybe'"),
         ("[queue]\nseconds = 'soon'", "queue.seconds: must be a number, not 'soon'"),
@@ -144,6 +147,16 @@ def test_a_fault_names_the_variable_or_flag_it_came_from(loading: Load) -> None:
     assert problems(loading, "", {}, {"local_gateway.port": "http"}) == [
         "local_gateway.port: must be a whole number, not 'http' (from --port)"
     ]
+
+
+def test_a_section_given_as_a_value_is_a_fault_whatever_is_set_above_it(loading: Load) -> None:
+    (found,) = problems(loading, "engine = 3", {"MALIBU_PROVIDER_ENGINE__SLOTS": "2"}, {"engine.kind": "mlx"})
+    assert found.startswith("engine: must be a section of keys, not 3")
+    assert found.endswith("config.toml)")
+    (found,) = problems(loading, "[model]\nx = 3", {"MALIBU_PROVIDER_MODEL__X__TOOL_PARSER": "qwen"})
+    assert found.startswith("model.x: must be a section of keys, not 3")
+    (found,) = problems(loading, "contract = 'malibu'", {"MALIBU_PROVIDER_CONTRACT__X": "1"})
+    assert found.startswith("contract: must be ")
 
 
 def test_a_file_that_was_named_must_exist_and_be_toml(tmp_path: Path) -> None:
