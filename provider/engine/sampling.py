@@ -21,6 +21,10 @@ _MASK64 = (1 << 64) - 1
 # A nucleus (top_p) is sought among this many tokens: sorting a whole vocabulary would cost as much as the
 # model's step on a CPU, and no nucleus worth sampling from is larger.
 _NUCLEUS_AT_MOST = 4096
+# Any temperature above 0 is allowed; below this, log-probabilities divided by it leave float32.
+_COLDEST = 1e-30
+# So do logits multiplied by a repetition penalty beyond this, or divided by one below its inverse.
+_STRONGEST_PENALTY = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class RowSampler:
         key = _key(self._seed, self._drawn)
         self._drawn += 1
         settings = self._sampling
-        scaled = logprobs.astype(mx.float32) * (1.0 / settings.temperature)
+        scaled = logprobs.astype(mx.float32) * (1.0 / max(settings.temperature, _COLDEST))
         width = scaled.shape[-1]
         if 0 < settings.top_k < width:
             values, ids = _highest(scaled, settings.top_k)
@@ -148,6 +152,8 @@ def processors_for(sampling: Sampling, prompt_tokens: int) -> list[Processor]:
 
 
 def _repetition(penalty: float) -> Processor:
+    penalty = min(max(penalty, 1 / _STRONGEST_PENALTY), _STRONGEST_PENALTY)
+
     def process(tokens: mx.array, logits: mx.array) -> mx.array:
         seen = logits[:, tokens]
         logits[:, tokens] = mx.where(seen < 0, seen * penalty, seen / penalty)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -41,6 +42,10 @@ def draws(count: int = 400, **params: Any) -> Counter[int]:
         ({"top_k": 4, "min_p": 0.6}, {1, 3}),
         ({"top_p": 0.95, "min_p": 0.6}, {1, 3}),
         ({"temperature": 0.001}, {1}),
+        # So cold that dividing by it would overflow: the likeliest, whatever cuts come after.
+        ({"temperature": 1e-300}, {1}),
+        ({"temperature": 1e-45, "top_p": 0.9}, {1}),
+        ({"temperature": 1e-300, "top_k": 3, "min_p": 0.5}, {1}),
     ],
 )
 def test_cuts(params: dict[str, Any], expected: set[int]) -> None:
@@ -111,5 +116,9 @@ def test_penalties() -> None:
     ]
     # The repetition penalty counts the prompt too, and makes a negative logit lower.
     assert processed(tokens, 2, logits, repetition_penalty=2.0) == [0.5, -2.0, 1.0, 0.5]
+    # However strong, it makes no logit infinite or no number.
+    for penalty in (1e300, 1e-300):
+        strong = processed([0, 1, 2], 2, [0.0, -3.0, 3.0, 0.5], repetition_penalty=penalty)
+        assert all(math.isfinite(value) for value in strong)
     assert processed(tokens, 2, logits, logit_bias={3: 1.5, 1: -100.0}) == [1.0, -101.0, 2.0, 2.0]
     assert processed([0, 1], 2, logits, presence_penalty=2.0, frequency_penalty=2.0) == logits
