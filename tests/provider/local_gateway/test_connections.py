@@ -49,6 +49,20 @@ async def test_what_is_not_http_gets_the_envelope(gateway: LocalGateway, sent: b
 
 
 @pytest.mark.asyncio
+async def test_a_body_that_is_not_what_its_headers_say_leaves_no_traceback(
+    gateway: LocalGateway, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = await connect(gateway)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
+    writer.write(head + b"Content-Length: 8\r\n\r\nnot gzip")
+    status, error = await answer(reader)
+    assert (status, error["code"]) == (400, "invalid_request")
+    writer.close()
+    assert not caplog.records
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.asyncio
 async def test_a_head_that_never_ends(start_gateway: StartGateway, http: aiohttp.ClientSession) -> None:
     gateway = await start_gateway(timers={"request_head": 0.05})
     reader, writer = await connect(gateway)
