@@ -34,6 +34,7 @@ TOOLS: dict[str, Any] = {
 }
 # Under the cap of 1 MiB, with the braces and the name of the member.
 ARGUMENT_CHARS = KIB * KIB - 64
+OPENERS = ("<tool_call>", "<function=f>", "<parameter=a>", "<tool_call>{", "<function=f></function>")
 
 
 def in_pieces(family: Family, text: str, size: int) -> list[tuple[str, int | None]]:
@@ -105,7 +106,7 @@ SCENARIOS: list[tuple[str, Family, Callable[[int], str], int, int, str]] = [
     ("harmony 1 MiB by char", Family.GPT_OSS, harmony, ARGUMENT_CHARS, 1, "incremental"),
     *(
         (f"256 KiB of {unit!r}", Family.QWEN, repeated(unit), 256 * KIB, 4, "whole")
-        for unit in ("<tool_call>", "<function=f>", "<parameter=a>", "<tool_call>{", "<function=f></function>")
+        for unit in OPENERS
     ),
     ("256 KiB of '<'", Family.QWEN, repeated("<"), 256 * KIB, 4, "whole"),
     ("256 KiB of '<parameter=' in a value", Family.QWEN,

@@ -1,7 +1,7 @@
 """When a dead engine child is started again. Pure: time comes in as a number.
 
-    delay 0.1 s ─died─▶ 0.3 s ─▶ 0.9 s ─▶ … ─▶ 60 s        back to 0.1 s once it served for a while
-    five deaths in a minute ─▶ a crash loop: one try a minute, and the reason shows in `status`
+delay 0.1 s ─died─▶ 0.3 s ─▶ 0.9 s ─▶ … ─▶ 60 s        back to 0.1 s once it served for a while
+five deaths in a minute ─▶ a crash loop: one try a minute, and the reason shows in `status`
 """
 
 from __future__ import annotations
