@@ -1,0 +1,1 @@
+"""What the product costs against bare MLX, measured on this machine (`scripts/bench`)."""
