@@ -46,7 +46,7 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CatalogueEntry:
         licence="MIT",
         disk_bytes=1,
     )
-    return CatalogueEntry(id="tiny", context_length=128, wheel=source)
+    return CatalogueEntry(id="tiny", context_length=128, weights_gb=0.1, read_gb=0.1, wheel=source)
 
 
 def changed(entry: CatalogueEntry, **changes: object) -> CatalogueEntry:
