@@ -20,6 +20,25 @@ from gateway_protocol.openai_types import CheckedRequest
 from provider.local_gateway.delivery import Delivery, Item, Outcome
 from provider.local_gateway.job_state import AWAY, Move, Phase, Waits, transition
 
+# What is the gateway's alone to say: keys, quotas and routes are no provider's business.
+GATEWAYS_OWN = frozenset(
+    {
+        ErrorCode.INVALID_API_KEY,
+        ErrorCode.FORBIDDEN,
+        ErrorCode.UNKNOWN_URL,
+        ErrorCode.METHOD_NOT_ALLOWED,
+        ErrorCode.RATE_LIMITED,
+    }
+)
+
+
+def _believed(error: ApiError) -> ApiError:
+    """A provider's error, or the provider's own fault where it says what isn't its to say."""
+    if error.code not in GATEWAYS_OWN:
+        return error
+    message = "The provider refused the request for a reason that isn't its to give."
+    return ApiError(ErrorCode.PROVIDER_ERROR, message, inference_ran=error.inference_ran)
+
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
@@ -149,15 +168,16 @@ class Job:
         self._end(Outcome(frame.finish_reason, frame.usage, frame.receipt))
 
     def failed(self, frame: JobFailed) -> None:
-        error = frame.error.to_api_error()
+        error = _believed(frame.error.to_api_error())
         if error.fault is Fault.PROVIDER and self.phase is not Phase.ANSWERING:
             self._give_up(error)
         else:
             self._end(Outcome(None, frame.usage, frame.receipt, error))
 
     def rejected(self, frame: JobRejected) -> None:
-        error = frame.error.to_api_error(frame.retry_after_ms)
-        if error.fault is Fault.BUYER:
+        error = _believed(frame.error.to_api_error(frame.retry_after_ms))
+        # Only a 4xx can be the buyer's doing before inference, whomever the provider blames.
+        if error.fault is Fault.BUYER and error.http_status < 500:
             self._end(Outcome(None, None, None, error))
         else:
             self._give_up(error)

@@ -28,7 +28,7 @@ from gateway_protocol.receipts import Terminal
 from gateway_protocol.session import GatewaySession, events
 from provider.local_gateway.broker import Broker
 from provider.local_gateway.handshake import Dialled, check_registration
-from provider.local_gateway.jobs import Attempt
+from provider.local_gateway.jobs import GATEWAYS_OWN, Attempt
 from provider.local_gateway.proof import Expected, ReceiptMismatch, check_receipt
 from provider.local_gateway.providers import (
     Directory,
@@ -281,6 +281,8 @@ class Switchboard:
         """Whether the ending counts against the provider; being full doesn't."""
         if isinstance(frame, JobCompleted):
             return False
+        if frame.error.code in GATEWAYS_OWN:
+            return True
         return frame.error.fault is Fault.PROVIDER and frame.error.code not in (
             ErrorCode.PROVIDER_OVERLOADED,
             ErrorCode.NO_PROVIDER_AVAILABLE,

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from gateway_protocol.errors import ErrorCode
+from gateway_protocol.errors import ApiError, ErrorCode, Fault
 from gateway_protocol.messages import Delta, FinishReason
 from gateway_protocol.receipts import request_sha256, verify_receipt
 from provider.local_gateway.server import LocalGateway
@@ -231,6 +231,33 @@ async def test_a_providers_400_stays_a_400(
             assert got.error["type"] == "invalid_request_error"
         # Not a fault of the provider's: it is not cooled down, and was asked once for each request.
         assert len(provider.jobs) == 4
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_API_KEY, ErrorCode.RATE_LIMITED])
+async def test_a_provider_cannot_speak_for_the_gateway(
+    gateway: LocalGateway, http: aiohttp.ClientSession, code: ErrorCode
+) -> None:
+    async with FakeProvider(gateway.link_url, behave=rejecting(code, "your key is no good")):
+        got = await refusal(http, gateway, chat())
+    assert (got.status, got.error["code"], got.error["retryable"]) == (502, "provider_error", True)
+    assert "your key" not in got.error["message"]
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_blames_the_buyer_for_its_own_fault_is_passed_over(
+    gateway: LocalGateway, http: aiohttp.ClientSession
+) -> None:
+    async def blaming(job: FakeJob) -> None:
+        await job.reject(ApiError(ErrorCode.PROVIDER_ERROR, "you did it", fault=Fault.BUYER))
+
+    async with (
+        FakeProvider(gateway.link_url, behave=blaming) as first,
+        FakeProvider(gateway.link_url, behave=blaming) as second,
+    ):
+        got = await refusal(http, gateway, chat())
+        assert (got.status, got.error["code"]) == (502, "provider_error")
+        assert (len(first.jobs), len(second.jobs)) == (1, 1)
 
 
 @pytest.mark.asyncio
