@@ -7,7 +7,6 @@ import asyncio
 from gateway_protocol.errors import ApiError, ErrorCode, Fault
 from gateway_protocol.messages import FinishReason, JobOffer, Usage
 from provider.engine.base import Admitted, Generation
-from provider.jobs.argument_check import ArgumentCheck
 from provider.jobs.ends import EndKind, JobEnd
 from provider.jobs.pieces import Piece
 from provider.jobs.pipeline import JobPipeline
@@ -32,7 +31,6 @@ class Job:
         self.generation: Generation | None = None
         self.admitted: Admitted | None = None
         self.pipeline: JobPipeline | None = None
-        self.check: ArgumentCheck | None = None
         self.timers: list[asyncio.TimerHandle] = []
         self.first_token_timer: asyncio.TimerHandle | None = None
 
