@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -98,19 +99,21 @@ async def test_a_receipt_counts_what_was_cached(it: Stack) -> None:
 
 
 @pytest.mark.slow
-async def test_qwen_code_at_full_size(it: Stack) -> None:
+@pytest.mark.timeout(900)
+async def test_qwen_code_at_full_size(tmp_path: Path) -> None:
     """78 kB, 14 tools, max_tokens beyond the context: one forced call, and the turn after that."""
     body = qwen_code_at_full_size() | {"max_tokens": 32_768, "parallel_tool_calls": False}
-    choice = {"type": "function", "function": {"name": "list_agents"}}
-    first = await streamed(it, body | {"tool_choice": choice})
-    assert (first.named, first.finish_reason) == ([("list_agents", {})], "tool_calls")
-    [call] = first.calls
-    function = {"name": call.name, "arguments": "{}"}
-    turn = [
-        {"role": "assistant", "tool_calls": [{"id": call.id, "type": "function", "function": function}]},
-        {"role": "tool", "tool_call_id": call.id, "content": [{"type": "text", "text": "none"}]},
-    ]
-    second = await streamed(it, body | {"messages": [*body["messages"], *turn], "tool_choice": choice})
+    body["tool_choice"] = {"type": "function", "function": {"name": "list_agents"}}
+    async with Stack(tmp_path, backend="mlx", models=(CODER,), slots=1) as it:
+        first = await streamed(it, body)
+        assert (first.named, first.finish_reason) == ([("list_agents", {})], "tool_calls")
+        [call] = first.calls
+        function = {"name": call.name, "arguments": "{}"}
+        turn = [
+            {"role": "assistant", "tool_calls": [{"id": call.id, "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": call.id, "content": [{"type": "text", "text": "none"}]},
+        ]
+        second = await streamed(it, body | {"messages": [*body["messages"], *turn]})
     assert second.finish_reason == "tool_calls"
     assert first.usage is not None
     assert second.usage is not None
