@@ -17,6 +17,8 @@ from gateway_protocol.receipts.forms import CHAIN_START, ReceiptUsage, chain_lin
 
 # Lines of an event stream end so and only so; `str.splitlines` would also cut at U+2028 inside a string.
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
+# A stream that was cut before its first chunk holds at least a comment; other text is no stream at all.
+_SAYS_STREAM: Final = re.compile(r"^(?:data|event|id|retry)?:", re.MULTILINE)
 
 
 class UnreadableRecord(ProtocolError):
@@ -104,6 +106,8 @@ def _read_stream(text: str) -> RecordedResponse:
                     chunks += 1
         except (KeyError, TypeError, AttributeError, ValueError):
             raise UnreadableRecord(f"event {number} of the stream is not a completion chunk") from None
+    if not models and receipt is None and not _SAYS_STREAM.search(text):
+        raise UnreadableRecord("the response is neither JSON nor an event stream")
     answer = collector.answer(finish_reason)
     return RecordedResponse(answer, frozenset(models), usage, chunks, link.hex(), receipt)
 

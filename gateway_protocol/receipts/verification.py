@@ -183,7 +183,7 @@ def _differing_members(claims: Receipt, answer: Answer) -> list[Finding]:
             break
     names = " or ".join(present)
     return [
-        Finding(member, "not what was signed" if len(present) == 1 else f"{names} is not what was signed")
+        Finding(member, f"{names} is not what was signed" if len(present) > 1 else "not what was signed")
         for member in present or [Difference.CONTENT]
     ]
 

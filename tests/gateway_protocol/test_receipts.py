@@ -518,6 +518,8 @@ def test_the_result_is_json_and_quotes_neither_prompt_nor_answer() -> None:
         ({}, {"choices": [{"message": {"tool_calls": [{}]}, "finish_reason": None}], "model": "m"}),
         ({}, {"choices": [{"message": {"content": "\ud800"}, "finish_reason": None}], "model": "m"}),
         ({}, {"choices": [{"message": None}]}),
+        ({}, ""),
+        ({}, "<html>Bad gateway</html>"),
         ({}, "data: {\n\n"),
         ({}, "data: []\n\n"),
         ({}, 'data: {"x": 1}\n\n'),
@@ -540,6 +542,14 @@ def test_random_records_raise_nothing_else(response: str) -> None:
     except UnreadableRecord:
         return
     assert result.verdict is Verdict.INVALID
+
+
+def test_an_answer_of_which_nothing_came_is_named_by_its_content() -> None:
+    receipt, _ = make_job(TEXT, "stop")
+    found = verify(receipt, REQUEST, ": accepted\n\n", KEYS).findings
+    assert [finding.message for finding in found if finding.difference is Difference.CONTENT] == [
+        "not what was signed"
+    ]
 
 
 def test_the_verdict_names_one_member_where_one_can_be_named() -> None:
