@@ -34,6 +34,7 @@ class PythonBody(Body):
         self._member: list[str] = []
         self._closed = False
         self._failed = False
+        self._after: list[Lexeme] = []
 
     def feed(self, lexeme: Lexeme) -> Outcome:
         if self._failed:
@@ -56,7 +57,7 @@ class PythonBody(Body):
         return Outcome.OPEN
 
     def finish(self) -> Outcome:
-        done = self._closed and not self._failed
+        done = self._closed and not self._failed and not self._after
         return Outcome.DONE if done else self.broken(Fault.UNFINISHED)
 
     def _read_name(self, text: str) -> int:
@@ -113,14 +114,24 @@ class PythonBody(Body):
             self._builder.close()
 
     def _behind(self, lexeme: Lexeme) -> Outcome:
-        if lexeme.is_blank():
+        """Behind the closing parenthesis: the wrapper's closer, or another call, whose name may be cut."""
+        if not self._after and lexeme.is_blank():
             return Outcome.OPEN
+        self._after.append(lexeme)
+        if lexeme.kind is Kind.TEXT:
+            return self._another_call()
+        if len(self._after) > 1:
+            return self.broken(Fault.ARGUMENTS)
         if lexeme.kind is Kind.CALL_CLOSE:
             return Outcome.DONE
+        if lexeme.kind not in (Kind.CALL_OPEN, Kind.FUNCTION_OPEN):
+            return self.broken(Fault.ARGUMENTS)
         self.leftover = [lexeme]
-        if lexeme.kind is Kind.CALL_OPEN:
-            return Outcome.DONE
-        if lexeme.kind is Kind.FUNCTION_OPEN or OPENING.match(lexeme.text):
+        return Outcome.DONE if lexeme.kind is Kind.CALL_OPEN else Outcome.DONE_INSIDE
+
+    def _another_call(self) -> Outcome:
+        text = "".join(lexeme.text for lexeme in self._after)
+        if OPENING.match(text):
+            self.leftover = [Lexeme(Kind.TEXT, text, self._after[0].start)]
             return Outcome.DONE_INSIDE
-        self.leftover = []
-        return self.broken(Fault.ARGUMENTS)
+        return Outcome.OPEN if OPENING_BEGUN.fullmatch(text) else self.broken(Fault.ARGUMENTS)

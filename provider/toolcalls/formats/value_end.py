@@ -24,7 +24,7 @@ from provider.toolcalls.lexer import Kind, Lexeme
 
 Member = tuple[str, str]
 _TAGS = (Kind.FUNCTION_OPEN, Kind.CALL_OPEN)
-_BEGUN = ("<parameter=", "<function=")
+_BEGUN = ("<parameter", "<function")
 _P, _F, _T = Kind.PARAMETER_CLOSE, Kind.FUNCTION_CLOSE, Kind.CALL_CLOSE
 _TO, _FO = Kind.CALL_OPEN, Kind.FUNCTION_OPEN
 # What closers may be followed by and still be on the way to an end: the rest of the closing sequence, some

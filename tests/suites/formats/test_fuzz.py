@@ -104,4 +104,4 @@ def test_garbage_raises_nothing_loses_nothing_and_reads_the_same_at_every_cut(se
             and not thinks
             and policy["family"] is not Family.GPT_OSS
         ):
-            assert buffered.text == without_turn_end(text)
+            assert buffered.text == without_turn_end(policy["family"], text)
