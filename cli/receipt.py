@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from cli.setup import paths
-from gateway_protocol.keys import MalformedKey, ProviderKey, jwks
+from gateway_protocol.keys import jwks
 from gateway_protocol.receipts import UnreadableRecord, Verdict, Verification, read_response, verify
-from provider.errors import UnknownStateError, UsageError
-from provider.system.identity import KEY_FILE
+from provider.errors import ProviderError, UnknownStateError, UsageError
+from provider.system.identity import KEY_FILE, load_identity
 
 _FETCH_SECONDS = 10.0
 _KEYS_BYTES = 4 * 1024 * 1024
@@ -64,9 +64,9 @@ def _read(file: Path, flag: str) -> str:
 
 
 def _known_keys(keys: str | None) -> Mapping[str, Any]:
-    """A JWK Set. Without `--keys` it holds this machine's own key, if it has one."""
+    """A JWK Set. Without `--keys` it holds this machine's own keys, earlier ones too, if it has any."""
     if keys is None:
-        return _own_key()
+        return _own_keys()
     if keys.startswith(("http://", "https://")):
         try:
             with urllib.request.urlopen(keys, timeout=_FETCH_SECONDS) as response:
@@ -84,9 +84,11 @@ def _known_keys(keys: str | None) -> Mapping[str, Any]:
     return document
 
 
-def _own_key() -> Mapping[str, Any]:
-    try:
-        key = ProviderKey.from_pem((paths().state / KEY_FILE).read_bytes())
-    except (OSError, MalformedKey):
+def _own_keys() -> Mapping[str, Any]:
+    state = paths().state
+    if not (state / KEY_FILE).is_file():
         return jwks([])
-    return jwks([key.public_key])
+    try:
+        return jwks(load_identity(state).public_keys)
+    except ProviderError:
+        return jwks([])

@@ -1,7 +1,8 @@
 """Who this provider is: its key and its ID, made at the first start and kept in the state folder.
 
 `key.pem` holds the private key (mode 0600), `identity.json` the ID and, after a rotation, the last key's
-consent to this one (docs/protocol.md, "Identity"). Each is replaced whole.
+consent to this one (docs/protocol.md, "Identity") and the public halves of the earlier keys, whose receipts
+stay verifiable here. Each is replaced whole.
 """
 
 from __future__ import annotations
@@ -24,15 +25,23 @@ from provider.errors import ProviderError
 
 KEY_FILE = "key.pem"
 IDENTITY_FILE = "identity.json"
+RETIRED_KEYS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class StoredIdentity:
-    """`previous`: shown to gateways that still know the last key."""
+    """`previous`: shown to gateways that still know the last key. `retired`: earlier public keys, oldest
+    first."""
 
     provider_id: str
     key: ProviderKey
     previous: PreviousKey | None = None
+    retired: tuple[str, ...] = ()
+
+    @property
+    def public_keys(self) -> tuple[str, ...]:
+        """Every key whose receipts are this provider's."""
+        return tuple(dict.fromkeys((*self.retired, self.key.public_key)))
 
 
 def load_identity(state: Path) -> StoredIdentity:
@@ -54,7 +63,8 @@ def load_identity(state: Path) -> StoredIdentity:
         key = ProviderKey.from_pem(key_file.read_bytes())
         document = json.loads(identity_file.read_text("utf-8"))
         provider_id = str(document["provider_id"])
-        return StoredIdentity(provider_id, key, _consent(document["previous"], provider_id, key))
+        retired = tuple(str(public_key) for public_key in document.get("retired", ()))
+        return StoredIdentity(provider_id, key, _consent(document["previous"], provider_id, key), retired)
     except (OSError, ValueError, KeyError, TypeError, MalformedKey) as error:
         raise ProviderError(
             f"the identity in {state} is damaged ({type(error).__name__}): restore {KEY_FILE} and"
@@ -72,7 +82,8 @@ def rotate_key(state: Path) -> StoredIdentity:
     key = ProviderKey.generate()
     signature = sign_consent(old.key, provider_id=old.provider_id, public_key=key.public_key)
     consent = PreviousKey(public_key=old.key.public_key, signature=signature)
-    identity = StoredIdentity(old.provider_id, key, consent)
+    retired = (*old.retired, old.key.public_key)[-RETIRED_KEYS:]
+    identity = StoredIdentity(old.provider_id, key, consent, retired)
     _store(state, identity)
     return identity
 
@@ -95,6 +106,7 @@ def _store(state: Path, identity: StoredIdentity) -> None:
     document = {
         "provider_id": identity.provider_id,
         "previous": None if previous is None else previous.model_dump(),
+        "retired": list(identity.retired),
     }
     _replace(state / IDENTITY_FILE, json.dumps(document, indent=2).encode() + b"\n")
     _replace(state / KEY_FILE, identity.key.to_pem())

@@ -155,6 +155,8 @@ def test_a_rotated_key_signs_at_once_and_the_old_receipts_stay_valid(
     assert again["provider_id"] == shown["provider_id"]
     assert again["key_id"] != shown["key_id"]
     assert run(record.verify("--keys", f"{record.url}/providers/keys")) == 0
+    monkeypatch.setenv("MALIBU_PROVIDER_HOME", str(record.home))
+    assert run(record.verify()) == 0
 
 
 def test_keys_before_the_first_start(capsys: Out) -> None:

@@ -37,6 +37,7 @@ def test_rotation_keeps_the_provider_and_shows_consent(tmp_path: Path) -> None:
     )
     again = load_identity(tmp_path)
     assert (again.key.public_key, again.previous) == (new.key.public_key, new.previous)
+    assert again.public_keys == (old.key.public_key, new.key.public_key)
 
 
 def test_consent_to_another_key_is_not_shown(tmp_path: Path) -> None:
