@@ -3,8 +3,8 @@
 A step of mlx-lm's builds the next forward pass, submits it together with the sampling, and only then reads
 the token before. A grammar must see that token before the next one is sampled. So here the forward pass is
 submitted first; while the device works on it, one read fetches all rows' tokens, the matchers move on and
-write their masks into one array, and one compiled operation applies it. A batch without a grammar runs
-mlx-lm's own step.
+write their masks into one array, and one compiled operation applies it. A batch without a grammar whose rows
+are all greedy runs mlx-lm's own step; where they draw, all rows are drawn for together, not one by one.
 
 A row's grammar travels with its logits processors, since mlx-lm moves those through prefill, joins, splits
 and removals. What is replaced here was read in mlx-lm 0.32.2; tests hold its source to the hash read then.
@@ -22,34 +22,42 @@ import numpy as np
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
 from provider.engine.bitmasks import Words, mask_words
+from provider.engine.drawing import draw
 from provider.engine.mask_kernel import chosen
 from provider.engine.masks import GrammarRow
 
 
 class MaskedGenerationBatch(GenerationBatch):
-    """`GenerationBatch` whose `_step` also knows `GrammarRow`s among the logits processors."""
+    """`GenerationBatch` whose `_step` knows `GrammarRow`s among the logits processors, and `drawing`."""
 
     def _step(self) -> tuple[list[int], list[mx.array]]:
-        if not any(_grammar_of(processors) for processors in self.logits_processors or ()):
+        held = any(_grammar_of(processors) for processors in self.logits_processors or ())
+        if not held and len(set(map(id, self.samplers or ()))) <= 1:
             return super()._step()
         inputs: Any = self._next_tokens
         self._current_tokens = inputs
         self._current_logprobs = self._next_logprobs
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
-        mx.async_eval(logits)
-        tokens: list[int] = inputs.tolist()  # waits for the step before, not for this one
+        masks: Words | None = None
+        if held:
+            mx.async_eval(logits)
+            # Waits for the step before, not for this one.
+            masks = self._masks(inputs.tolist(), logits.shape[-1])
 
         logits, contexts = self._processed(inputs, logits)
-        masks = self._masks(tokens, logits.shape[-1])
         if masks is not None:
             apply_masks, _ = chosen()
             logits = apply_masks(logits, mx.array(masks))
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        sampled: Any = self._sampled(logprobs)
+        own: Sequence[Any] = self.samplers or [None] * len(self.uids)
+        sampled: Any = draw(
+            [self.fallback_sampler if sampler is None else sampler for sampler in own], logprobs
+        )
         self._next_tokens = sampled
         self._next_logprobs = list(logprobs)
         mx.async_eval(self._next_tokens, self._next_logprobs, contexts)
         mx.eval(self._current_logprobs)
+        tokens: list[int] = inputs.tolist()
         for row_tokens, token in zip(self.tokens, tokens, strict=True):
             row_tokens.append(token)
         return tokens, self._current_logprobs
@@ -84,14 +92,6 @@ class MaskedGenerationBatch(GenerationBatch):
                     masks = np.full((len(tokens), mask_words(width)), 0xFFFFFFFF, dtype=np.uint32)
                 grammar.mask(masks[index])
         return masks
-
-    def _sampled(self, logprobs: mx.array) -> mx.array:
-        own: Sequence[Any] = self.samplers or [None] * len(self.uids)
-        samplers = [self.fallback_sampler if sampler is None else sampler for sampler in own]
-        if all(sampler is samplers[0] for sampler in samplers):
-            return samplers[0](logprobs)
-        drawn = [sampler(logprobs[index : index + 1]) for index, sampler in enumerate(samplers)]
-        return mx.concatenate(drawn, axis=0)
 
 
 def _grammar_of(processors: Sequence[Any] | None) -> GrammarRow | None:

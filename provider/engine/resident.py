@@ -14,11 +14,12 @@ from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache, make_promp
 
 from provider.engine.base import EngineEvent, Failed, Finished, StopCause, TokenLogprob
 from provider.engine.batch import MaskedBatchGenerator
+from provider.engine.drawing import sampler_for
 from provider.engine.kv_cost import KvCost
 from provider.engine.prompt import TextModel
 from provider.engine.prompt_cache import PromptCache
 from provider.engine.row import PreparedJob, Row
-from provider.engine.sampling import processors_for, sampler_for
+from provider.engine.sampling import processors_for
 
 # Prompt tokens in one step, over all its prompts, while nothing else decodes. On a GPU what mlx-lm takes for
 # its fastest prefill; a CPU gains nothing from more, and a cancel or the watchdog would wait for seconds.

@@ -1,12 +1,10 @@
-"""One row's way from logits to a token: penalties, bias, temperature, cuts, seed.
+"""One row's settings, defaults filled in, and what changes its logits before a token is drawn (`drawing`).
 
-Each row has its own, so no request needs the batch to itself. A row's random numbers depend on its seed and
-on how many tokens it has drawn, on nothing else: the same alone and in company.
+Each row has its own, so no request needs the batch to itself.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +15,7 @@ from provider.engine.base import SamplingParams
 
 Processor = Callable[[mx.array, mx.array], mx.array]
 
-_MASK64 = (1 << 64) - 1
-# A nucleus (top_p) is sought among this many tokens: sorting a whole vocabulary would cost as much as the
-# model's step on a CPU, and no nucleus worth sampling from is larger.
-_NUCLEUS_AT_MOST = 4096
-# Any temperature above 0 is allowed; below this, log-probabilities divided by it leave float32.
-_COLDEST = 1e-30
-# So do logits multiplied by a repetition penalty beyond this, or divided by one below its inverse.
+# Logits multiplied by a repetition penalty beyond this, or divided by one below its inverse, leave float32.
 _STRONGEST_PENALTY = 1e30
 
 
@@ -63,74 +55,6 @@ def resolve(asked: SamplingParams, defaults: Mapping[str, Any]) -> Sampling:
         logit_bias=asked.logit_bias,
         seed=asked.seed,
     )
-
-
-def greedy(logprobs: mx.array) -> mx.array:
-    """Shared by all greedy rows, so that a batch of them takes one call."""
-    return mx.argmax(logprobs, axis=-1)
-
-
-class RowSampler:
-    """Draws one token each call from log-probabilities of shape (1, vocabulary)."""
-
-    def __init__(self, sampling: Sampling) -> None:
-        self._sampling = sampling
-        seed = sampling.seed
-        self._seed = int.from_bytes(os.urandom(8)) if seed is None else seed & _MASK64
-        self._drawn = 0
-
-    def __call__(self, logprobs: mx.array) -> mx.array:
-        key = _key(self._seed, self._drawn)
-        self._drawn += 1
-        settings = self._sampling
-        scaled = logprobs.astype(mx.float32) * (1.0 / max(settings.temperature, _COLDEST))
-        width = scaled.shape[-1]
-        if 0 < settings.top_k < width:
-            values, ids = _highest(scaled, settings.top_k)
-            return _draw(values, ids, mx.logsumexp(values, axis=-1, keepdims=True), settings, key)
-        if settings.top_p < 1.0:
-            values, ids = _highest(scaled, min(_NUCLEUS_AT_MOST, width))
-            return _draw(values, ids, mx.logsumexp(scaled, axis=-1, keepdims=True), settings, key)
-        if settings.min_p > 0.0:
-            scaled = _cut_min_p(scaled, scaled.max(axis=-1, keepdims=True), settings.min_p)
-        return mx.random.categorical(scaled, key=key)
-
-
-def sampler_for(sampling: Sampling) -> Callable[[mx.array], mx.array]:
-    return greedy if sampling.temperature == 0 else RowSampler(sampling)
-
-
-def _highest(scaled: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """The `count` highest values, descending, and their tokens."""
-    best = mx.argpartition(-scaled, kth=count - 1, axis=-1)[..., :count]
-    values = mx.take_along_axis(scaled, best, axis=-1)
-    order = mx.argsort(-values, axis=-1)
-    return mx.take_along_axis(values, order, axis=-1), mx.take_along_axis(best, order, axis=-1)
-
-
-def _draw(values: mx.array, ids: mx.array, log_mass: mx.array, settings: Sampling, key: mx.array) -> mx.array:
-    """Cut by top_p, then min_p, then draw. `log_mass`: the log of the mass that top_p is a share of."""
-    if settings.top_p < 1.0:
-        mass_before = mx.cumsum(mx.exp(values - log_mass), axis=-1, inclusive=False)
-        # The most likely token always stays: the mass before it is 0.
-        values = mx.where(mass_before < max(settings.top_p, 1e-9), values, -mx.inf)
-    if settings.min_p > 0.0:
-        values = _cut_min_p(values, values[..., :1], settings.min_p)
-    drawn = mx.random.categorical(values, key=key)
-    return mx.take_along_axis(ids, drawn[..., None], axis=-1).squeeze(-1)
-
-
-def _cut_min_p(values: mx.array, highest: mx.array, min_p: float) -> mx.array:
-    return mx.where(mx.exp(values - highest) >= min_p, values, -mx.inf)
-
-
-def _key(seed: int, drawn: int) -> mx.array:
-    """A key for MLX's generator, mixed from both numbers (splitmix64's finaliser)."""
-    mixed = (seed + (drawn + 1) * 0x9E3779B97F4A7C15) & _MASK64
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK64
-    mixed ^= mixed >> 31
-    return mx.array([mixed >> 32, mixed & 0xFFFFFFFF], dtype=mx.uint32)
 
 
 def processors_for(sampling: Sampling, prompt_tokens: int) -> list[Processor]:

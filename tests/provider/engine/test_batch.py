@@ -17,8 +17,9 @@ from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBat
 from gateway_protocol.families import Family
 from provider.engine.base import Constraint, ThinkMarkers
 from provider.engine.batch import MaskedBatchGenerator, MaskedGenerationBatch
+from provider.engine.drawing import sampler_for
 from provider.engine.grammars import Grammars, Held, open_tokenizer
-from provider.engine.sampling import Sampling, processors_for, sampler_for
+from provider.engine.sampling import Sampling, processors_for
 from provider.toolcalls import CallPolicy
 from provider.toolcalls.events import Failed
 from tests.provider.engine.test_grammar_walks import Output, calls_of, read_with

@@ -10,8 +10,9 @@ import mlx.core as mx
 import pytest
 
 from provider.engine.base import SamplingParams
+from provider.engine.drawing import RowSampler, draw, greedy, sampler_for
 from provider.engine.resident import as_float32
-from provider.engine.sampling import RowSampler, greedy, processors_for, resolve, sampler_for
+from provider.engine.sampling import processors_for, resolve
 
 PROBABILITIES = [0.02, 0.4, 0.08, 0.3, 0.2]
 LOGPROBS = mx.log(mx.array([PROBABILITIES]))
@@ -83,6 +84,32 @@ def test_seeds() -> None:
     assert run(5) != run(6)
     assert run(0) != run(1 << 63)
     assert run(None) != run(None)
+
+
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.4},
+    {"top_k": 3},
+    {"top_k": 3, "top_p": 0.9},
+    {"top_k": 2, "temperature": 2.0},
+    {"top_p": 0.8},
+    {"top_p": 0.7, "min_p": 0.2},
+    {"min_p": 0.1},
+]
+
+
+def test_a_row_draws_the_same_in_any_company() -> None:
+    def samplers() -> list[Any]:
+        made = [
+            RowSampler(resolve(SamplingParams(seed=seed, **way), {})) for seed, way in enumerate(WAYS * 2)
+        ]
+        return [*made[:5], greedy, *made[5:]]
+
+    rows = mx.log(mx.array([PROBABILITIES, PROBABILITIES[::-1]] * 9)[: 2 * len(WAYS) + 1])
+    alone, together = samplers(), samplers()
+    for _ in range(20):
+        expected = [int(one(rows[place : place + 1]).item()) for place, one in enumerate(alone)]
+        assert draw(together, rows).tolist() == expected
 
 
 def test_defaults_come_from_the_model_then_from_the_api() -> None:
