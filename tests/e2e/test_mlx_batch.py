@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -18,11 +19,12 @@ from provider.engine.base import EngineEvent, Finished, GenerationRequest, StopC
 from provider.engine.generation import OpenGeneration
 from tests.e2e.strict_reader import events
 from tests.e2e.tiny_model import DIALOGUES, TINY, buffered, calls_of, request, streamed, tiny_stack
+from tests.fakes import waiting
 from tests.fakes.stack import Stack, WatchedEngine
-from tests.fakes.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+eventually = functools.partial(waiting.eventually, seconds=60.0)
 # <|im_end|> and <|endoftext|>: an answer that can't end by itself.
 ENDLESS = {"902": -100, "900": -100}
 TOGETHER = [
