@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -12,7 +13,7 @@ from bench.buyers import open_stream, whole
 from bench.figures import ratio, rounded, spread
 from bench.prompts import Chat, Count, Prompts, conversation
 from bench.systems import Bare
-from provider.engine.spec import EngineSettings
+from provider.engine.spec import PREFILL_ALONE
 
 RUNNING = 7
 # Each stream has been heard this often before the long prompt is sent.
@@ -41,12 +42,12 @@ async def long_prompt(
 ) -> dict[str, Any]:
     """The worst gap of seven streams while a prompt of `tokens` is computed, against a chunk computed alone.
 
-    A chunk: what the product computes of a prompt between two tokens of the streams. The bare loop computes
+    A chunk: what the product computes of a prompt in one go while nothing else runs. The bare loop computes
     the same prompt in such chunks; the slowest counts, which is the last whole one.
     """
     gaps: dict[str, list[float]] = {server.name: [] for server in servers}
     steps: dict[str, list[float]] = {server.name: [] for server in servers}
-    chunk = EngineSettings().prefill_step
+    chunk = PREFILL_ALONE["gpu" if platform.system() == "Darwin" else "cpu"]
     chunks: dict[int, list[float]] = {chunk: [], MLX_LM_CHUNK: []}
     for number in range(1, rounds + 1):
         messages = await conversation(tokens, 2000 + number, count)

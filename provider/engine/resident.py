@@ -20,11 +20,8 @@ from provider.engine.prompt import TextModel
 from provider.engine.prompt_cache import PromptCache
 from provider.engine.row import PreparedJob, Row
 from provider.engine.sampling import processors_for
+from provider.engine.spec import PREFILL_ALONE
 
-# Prompt tokens in one step, over all its prompts, while nothing else decodes. On a GPU what mlx-lm takes for
-# its fastest prefill; a CPU gains nothing from more, and a cancel or the watchdog would wait for seconds.
-_PREFILL_ALONE: Final = 2048
-_PREFILL_ALONE_ON_CPU: Final = 512
 _LEAST_PIECE: Final = 32
 _PROMPTS_AT_ONCE: Final = 8
 _IMPOSSIBLE: Final = -9999.0  # OpenAI's figure for it
@@ -72,7 +69,7 @@ class ResidentModel:
             stop_tokens=[[token] for token in sorted(self.text.end_tokens)],
             completion_batch_size=self._slots,
             prefill_batch_size=min(self._slots, _PROMPTS_AT_ONCE),
-            prefill_step_size=_PREFILL_ALONE,
+            prefill_step_size=PREFILL_ALONE["gpu"],
         )
 
     @property
@@ -167,8 +164,10 @@ class ResidentModel:
         decoding = len(self._batch._generation_batch)
         prompts = min(self._slots, _PROMPTS_AT_ONCE, len(self._rows) - decoding)
         on_cpu = mx.default_device().type == mx.DeviceType.cpu
-        alone = _PREFILL_ALONE_ON_CPU if on_cpu else _PREFILL_ALONE
-        return max(_LEAST_PIECE, (self._prefill_step if decoding else alone) // max(1, prompts))
+        alone = PREFILL_ALONE["cpu" if on_cpu else "gpu"]
+        # Half a chunk and the streams' own step take less time together than a whole one.
+        piece = min(self._prefill_step, alone // 2) if decoding else alone
+        return max(_LEAST_PIECE, piece // max(1, prompts))
 
     def _keep_boundaries(self, uids: list[int]) -> None:
         wanted = [uid for uid in uids if self._rows[uid].prepared.boundaries]

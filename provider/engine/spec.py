@@ -6,15 +6,21 @@ reads a file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
 from gateway_protocol.families import Family
 from provider.engine.base import ModelInfo, ThinkMarkers
 
 Backend = Literal["mlx", "scripted"]
 Device = Literal["gpu", "cpu"]
+
+# Prompt tokens in one step, over all its prompts, while nothing else decodes. On a GPU what mlx-lm takes for
+# its fastest prefill; a CPU gains nothing from more, and a cancel or the watchdog would wait for seconds.
+PREFILL_ALONE: Final[Mapping[Device, int]] = MappingProxyType({"gpu": 2048, "cpu": 512})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +81,9 @@ class EngineSettings:
     `slots`: jobs decoded at once; `None`: what memory holds (`memory`), 1 to 8. `queue_seconds`: how long a
     job over that waits. `preload`: load the first model at start, else every model at its first job.
     `script`, `device`: of the scripted backend. `prefill_step`: prompt tokens computed between two decoding
-    steps while others decode. `forcing`: use grammars. `prompt_cache_bytes`, `memory_limit_bytes` `None`:
-    derived from the machine. `idle_unload_seconds` `None`: models stay loaded.
+    steps while others decode, at most, and never more than half of `PREFILL_ALONE`. `forcing`: use grammars.
+    `prompt_cache_bytes`, `memory_limit_bytes` `None`: derived from the machine. `idle_unload_seconds`
+    `None`: models stay loaded.
     """
 
     backend: Backend = "mlx"
