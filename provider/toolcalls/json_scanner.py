@@ -180,9 +180,7 @@ class JsonScanner:
 
     def _string(self, text: str, position: int) -> int:
         if self._held:
-            held, self._held = self._held, ""
-            # A fault may lie in what was held, which is not given back.
-            return position + max(0, self._string(held + text[position:], 0) - len(held))
+            return position + self._after_held(text[position:])
         match = _PLAIN.match(text, position)
         end = position if match is None else match.end()
         if end > position:
@@ -197,6 +195,15 @@ class JsonScanner:
             return self._escape(text, end)
         self._pass(_SHORT_ESCAPES.get(char) or f"\\u{ord(char):04x}")
         return end + 1
+
+    def _after_held(self, text: str) -> int:
+        """How much of `text` was read once all that was held has been: more than one escape may have been."""
+        held, self._held = self._held, ""
+        joined, position = held + text, 0
+        while position < len(held) and self._in_string and self.fault is None:
+            position = self._string(joined, position)
+        # A fault may lie in what was held, which is not given back.
+        return max(0, position - len(held))
 
     def _escape(self, text: str, position: int) -> int:
         match = _ESCAPE.match(text, position)

@@ -58,7 +58,8 @@ class CallParser:
         self._seen_text = False
         self._finishing: Cause | None = None
         self._marker_cut = self._closed = False
-        self._end = math.inf  # where the output ends but for half a marker
+        self._end = math.inf  # where the output ends but for half a marker, which is then
+        self._half: list[Lexeme] = []
         self.plain = plain
         self._reasoning = ReasoningText(self._drafts, schemas)
         self._state = _State.REASONING if think is not None and reasoning_open else _State.TEXT
@@ -208,6 +209,7 @@ class CallParser:
         assert body is not None
         if lexeme.start >= self._end:
             # Half a marker, with which the output broke off: it tells nothing of the call.
+            self._half = [lexeme]
             return [Held(lexeme.text, lexeme.start)]
         outcome = body.feed(lexeme)
         taken = lexeme.text
@@ -221,6 +223,8 @@ class CallParser:
         marks, body.marks = body.marks, []
         if outcome is Outcome.OPEN:
             return marks
+        if body.leftover:
+            self._queue.extend(self._half)
         self._queue.extendleft(reversed(body.leftover))
         self._body = None
         self._state = _State.TEXT

@@ -120,6 +120,14 @@ def test_an_escape_leaves_whole_and_a_surrogate_pair_together() -> None:
     assert [piece for piece in seen if piece] == ['"', "\\n", "\\u00e9", "\\ud83d\\ude80", "\\ud83dx", '"']
 
 
+@pytest.mark.parametrize("text", [r'"\ud83d\n"', r'"\ud83d\ud83d\ude80"', r'"\ud83d\\"', r'"\ud83d\"x"'])
+def test_an_escape_behind_a_lone_surrogate_is_not_lost(text: str) -> None:
+    for size in range(1, len(text)):
+        scanner, out, _ = scan(text, size)
+        assert scanner.done
+        assert out == text
+
+
 def test_it_stops_behind_the_value() -> None:
     assert scan('{"a": {}} and more')[2] == len('{"a": {}}')
     assert scan('"s" x')[2] == 3
