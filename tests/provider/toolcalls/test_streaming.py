@@ -89,20 +89,23 @@ def test_a_call_starts_once_its_name_is_complete_and_its_arguments_have_begun() 
 
 
 def test_function_xml_streams_strings_and_waits_for_what_may_be_a_closer() -> None:
-    pieces = ["<tool_call>\n<function=f>\n", "<parameter=a>", "\n", "one", "\n", "two <b>", "\n</para"]
-    pieces += [
-        "meter>",
-        "\nthree",
-        "\n",
-        "</parameter>",
-        "\n<parameter=n>\n4",
-        "2\n</parameter>",
-        "\n</function>",
+    pieces = ["<tool_call>\n<function=f>\n", "<parameter=a>", "\n", "one", "\n", "two <b>", " </para"]
+    pieces += ["meter>", " three", "\n", "</parameter>", "\n<parameter=n>\n4", "2\n</parameter>"]
+    pieces += ["\n</function>", "\n</tool_call>"]
+    assert steps(pieces) == [
+        *("", 'f([{]["a": ]', "", '["one]', "", "[\\ntwo <b>]", "[ ]", ""),
+        *("[</parameter> three]", "", "", '[", "n": ]', "", "", "[42}]).", "#tool_calls"),
     ]
-    assert steps([*pieces, "\n</tool_call>"]) == [
-        *("", 'f([{]["a": ]', "", '["one]', "", "[\\ntwo <b>]", "", ""),
-        *("[\\n</parameter>\\nthree]", "", "", '[", "n": ]', "", "", "[42}]).", "#tool_calls"),
-    ]
+
+
+def test_function_xml_waits_behind_a_closer_on_a_line_of_its_own() -> None:
+    """What follows may be text of the value, or words that are nobody's before the next parameter."""
+    head = ["<function=f>", "<parameter=a>\n", "one", "\n</parameter>", "\ntwo", " three"]
+    started = ["", 'f([{]["a": ]', '["one]', "", "", ""]
+    whole = steps([*head, "\n</parameter>", "\n</function>"])
+    assert whole == [*started, "", '[\\n</parameter>\\ntwo three"}]).', "#tool_calls"]
+    split = steps([*head, "\n<parameter=n>\n1\n</parameter>", "\n</function>"])
+    assert split == [*started, "", '[", "n": 1}]).', "#tool_calls"]
 
 
 def test_a_function_without_parameters_starts_at_its_closer() -> None:
