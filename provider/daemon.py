@@ -211,6 +211,7 @@ class Daemon:
             key_id=None if identity is None else identity.key.key_id,
             config_file=str(self._config_file),
             local_url=None if serving is None or serving.gateway is None else serving.gateway.url,
+            tasks=len(asyncio.all_tasks()),
         )
         part = None if serving is None else serving.document()
         return whole(facts, part, self._metrics.document(), day_of(int(time.time() * 1000), None))

@@ -21,7 +21,10 @@ from provider.status.history import Sum
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """`state`: starting, serving, draining, idle. `reason`: why it is idle, in words. Times in seconds."""
+    """`state`: starting, serving, draining, idle. `reason`: why it is idle, in words. Times in seconds.
+
+    `tasks`: on its event loop; each job and each connection is one.
+    """
 
     state: str
     reason: str | None
@@ -32,6 +35,7 @@ class ProcessFacts:
     key_id: str | None
     config_file: str
     local_url: str | None
+    tasks: int
 
 
 def process_part(facts: ProcessFacts) -> dict[str, Any]:
@@ -46,6 +50,7 @@ def process_part(facts: ProcessFacts) -> dict[str, Any]:
         "key_id": facts.key_id,
         "config_file": facts.config_file,
         "local_url": facts.local_url,
+        "tasks": facts.tasks,
     }
 
 

@@ -17,6 +17,7 @@ WELL: dict[str, Any] = {
         "key_id": "thumb",
         "config_file": "/home/me/config.toml",
         "local_url": None,
+        "tasks": 12,
     },
     "engine": {
         "ready": True,
