@@ -97,8 +97,10 @@ class JsonScanner:
         char = text[position]
         if self._at is _At.NEXT:
             return self._next(char, position)
+        if self._at is _At.COLON and char == ":":
+            return self._expect(char, _At.VALUE, position)
         if self._at is _At.COLON:
-            return self._expect(char == ":", char, _At.VALUE, position)
+            return self._fail(Fault.ARGUMENTS, position)
         if char == '"':
             self._begin_string()
             return position + 1
@@ -115,7 +117,7 @@ class JsonScanner:
             if len(self._open) >= self._depth:
                 return self._fail(Fault.DEPTH, position)
             self._open.append(set() if char == "{" else None)
-            return self._expect(True, char, _At.FIRST_KEY if char == "{" else _At.FIRST_ITEM, position)
+            return self._expect(char, _At.FIRST_KEY if char == "{" else _At.FIRST_ITEM, position)
         if char not in "-0123456789tfn":
             return self._fail(Fault.ARGUMENTS, position)
         self._atom = []
@@ -124,7 +126,7 @@ class JsonScanner:
     def _next(self, char: str, position: int) -> int:
         in_object = self._open[-1] is not None
         if char == ",":
-            return self._expect(True, char, _At.KEY if in_object else _At.VALUE, position)
+            return self._expect(char, _At.KEY if in_object else _At.VALUE, position)
         if char == ("}" if in_object else "]"):
             return self._close(char, position)
         return self._fail(Fault.ARGUMENTS, position)
@@ -139,9 +141,7 @@ class JsonScanner:
         self._at = _At.NEXT
         self.done = not self._open
 
-    def _expect(self, right: bool, char: str, then: _At, position: int) -> int:
-        if not right:
-            return self._fail(Fault.ARGUMENTS, position)
+    def _expect(self, char: str, then: _At, position: int) -> int:
         self._out.append(char)
         self._at = then
         return position + 1

@@ -96,14 +96,13 @@ class CallParser:
         self._queue.extend(self._turn_end.feed(self._lexer.feed(text)))
 
     def read(self, lexeme: Lexeme) -> None:
-        """Queue what another parser has cut."""
         self._queue.append(lexeme)
 
     def finish(self, cause: Cause) -> None:
         """The output is over; `step` gives the last marks."""
         self._finishing = cause
-        self._marker_cut = self._markup.begins_call(self._lexer.holding)
-        self._end = self._lexer.offset - len(self._lexer.holding)
+        half = self._lexer.holding
+        self._marker_cut, self._end = self._markup.begins_call(half), self._lexer.offset - len(half)
         self._queue.extend(self._turn_end.feed(self._lexer.finish()))
 
     def go_plain(self) -> None:
@@ -223,8 +222,7 @@ class CallParser:
         marks, body.marks = body.marks, []
         if outcome is Outcome.OPEN:
             return marks
-        if body.leftover:
-            self._queue.extend(self._half)
+        self._queue.extend(self._half if body.leftover else ())
         self._queue.extendleft(reversed(body.leftover))
         self._body = None
         self._state = _State.TEXT
@@ -247,8 +245,8 @@ class CallParser:
         if self._state is _State.CALL:
             assert self._body is not None
             return self._after(self._body, self._body.finish())
-        if self._state is _State.OPENING:
+        self._closed = self._state is not _State.OPENING
+        if not self._closed:
             self._state = _State.TEXT
             return [Released()]
-        self._closed = True
         return self._reasoning.calls() if self._state is _State.REASONING else []
