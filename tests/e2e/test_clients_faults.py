@@ -354,7 +354,7 @@ async def test_cut(tmp_path: Path, fault: str) -> None:
         assert chunks[-1]["error"]["code"] == "provider_error"
         assert not any(c["choices"][0]["finish_reason"] for c in chunks[:-1])
         await eventually(lambda: it.engine.status().ready)
-        # The gateway may not have heard yet that the engine is back: the SDK tries again, as it does by default.
+        # The gateway may not know yet that the engine is back: the SDK tries again, as it does by default.
         patient = it.openai.with_options(max_retries=5)
         stream = await patient.chat.completions.create(**body("cut"), stream=True)
         with pytest.raises(openai.APIError) as raised:
