@@ -65,19 +65,22 @@ class MaskedGenerationBatch(GenerationBatch):
     def _processed(self, inputs: mx.array, logits: mx.array) -> tuple[mx.array, list[mx.array]]:
         """Penalties and bias of the rows that have any; before the mask, which nothing may lift."""
         contexts: list[mx.array] = []
+        changers = [
+            [one for one in processors or () if not isinstance(one, GrammarRow)]
+            for processors in self.logits_processors or ()
+        ]
+        if not any(changers):
+            return logits, contexts
         rows: list[mx.array] = []
-        changed = False
-        for index, processors in enumerate(self.logits_processors or ()):
+        for index, own in enumerate(changers):
             row = logits[index : index + 1]
-            own = [one for one in processors or () if not isinstance(one, GrammarRow)]
             if own:
-                changed = True
                 context = self._token_context[index].update_and_fetch(inputs[index : index + 1])
                 contexts.append(context)
                 for processor in own:
                     row = processor(context, row)
             rows.append(row)
-        return (mx.concatenate(rows, axis=0) if changed else logits), contexts
+        return mx.concatenate(rows, axis=0), contexts
 
     def _masks(self, tokens: Sequence[int], width: int) -> Words | None:
         """Move each row's grammar on and gather the masks; `None` if no row is restricted just now."""
