@@ -22,13 +22,19 @@ def _keys_file(config_file: Path | None) -> Path:
 def add(name: str, *, admin: bool, config_file: Path | None) -> None:
     """Make a key and print its secret, which is kept nowhere."""
     file = _keys_file(config_file)
+    first = not file.exists()
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         secret = add_key(file, name, created=created, admin=admin)
     except (KeysError, OSError) as error:
         raise ProviderError(str(error)) from None
     print(secret)
-    print(f"This key is shown once; {file} keeps only its hash. A running gateway knows it after a restart.")
+    print(f"This key is shown once; {file} keeps only its hash.")
+    if first:
+        # A gateway that began without keys is open and stays so: closing it under its users is a decision.
+        print("A gateway that is running took any key so far; start it again to ask for this one.")
+    else:
+        print("A running gateway knows it within a second.")
 
 
 def show_usage(*, as_json: bool, config_file: Path | None) -> None:

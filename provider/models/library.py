@@ -87,6 +87,9 @@ class ModelLibrary:
 
     def identify(self, text: str) -> KnownModel:
         """Which model the user means. Raises `UsageError` for what can't be a model's name."""
+        if not text.strip():
+            # An empty path would be the current folder, which nobody asked for.
+            raise UsageError("--model: an empty name; give an ID, a folder, or ID=FOLDER")
         model_id, equals, given = text.partition("=")
         if equals:
             if not model_id or not given:
@@ -142,6 +145,9 @@ class ModelLibrary:
                 think=model.entry.think if model.entry else None,
                 revision=override.revision,
             )
+        if model.path is not None and not folder.is_dir():
+            what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
+            raise ModelError(f"{model.id}: {what}")
         facts = read_folder(model.id, folder)
         context = (
             override.context_length or facts.context_length or (model.entry and model.entry.context_length)

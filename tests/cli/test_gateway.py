@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -39,6 +40,7 @@ def test_keys_are_made_asked_for_and_counted(home: Path, tmp_path: Path) -> None
 
     made = command(home, "gateway", "key", "add", "laptop")
     assert made.returncode == 0
+    assert "start it again to ask for this one" in made.stdout
     secret = made.stdout.splitlines()[0]
     assert secret not in (home / "keys.toml").read_text()
     assert (home / "keys.toml").stat().st_mode & 0o777 == 0o600
@@ -56,8 +58,18 @@ def test_keys_are_made_asked_for_and_counted(home: Path, tmp_path: Path) -> None
         assert (status, refusal["error"]["code"]) == (401, "invalid_api_key")
         status, completion = ask(port, secret)
         assert (status, completion["choices"][0]["message"]["content"]) == (200, "Hello!")
+        later = command(home, "gateway", "key", "add", "phone").stdout
+        assert "A running gateway knows it within a second." in later
+        new = later.splitlines()[0]
+        soon = time.monotonic() + 30
+        while (status := ask(port, new)[0]) == 401 and time.monotonic() < soon:
+            time.sleep(0.1)
+        assert status == 200
         usage = json.loads(command(home, "gateway", "usage", "--json").stdout)["usage"]
-        assert [(row["key"], row["model"], row["jobs"]) for row in usage] == [("laptop", MODEL, 1)]
+        assert {(row["key"], row["model"], row["jobs"]) for row in usage} == {
+            ("laptop", MODEL, 1),
+            ("phone", MODEL, 1),
+        }
         assert command(home, "stop").returncode == 0
     assert "laptop" in command(home, "gateway", "usage").stdout
 

@@ -55,8 +55,22 @@ def test_what_the_user_writes_names_one_model(
     }
     # An ID of the catalogue or of Hugging Face stays one, whatever folders lie around.
     assert library.identify("mlx-community/Qwen3-8B-4bit").path is None
-    with pytest.raises(UsageError, match="ID=FOLDER"):
-        library.identify("x=")
+    for text in ("x=", "=x", "", " "):
+        with pytest.raises(UsageError, match="ID=FOLDER") as caught:
+            library.identify(text)
+        assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("name", "message"), [("gone", "there is no folder"), ("file", "is not a folder")])
+def test_a_folder_of_the_users_that_is_not_there_is_said_to_be_missing(
+    library: ModelLibrary, tmp_path: Path, name: str, message: str
+) -> None:
+    (tmp_path / "file").touch()
+    model = library.identify(f"mine={tmp_path / name}")
+    with pytest.raises(ModelError, match=message) as caught:
+        library.spec(model, library.find(model))
+    assert str(tmp_path / name) in str(caught.value)
+    assert "pull" not in str(caught.value)
 
 
 def test_a_folders_files_say_what_the_model_can(library: ModelLibrary, tmp_path: Path) -> None:

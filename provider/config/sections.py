@@ -1,18 +1,13 @@
-"""Configuration: flags > environment > TOML file > defaults, every key checked, every fault named.
+"""Every key there is, by section, with its default and what it may be.
 
-A key is `section.key` (`contract` stands alone). In the environment it is `MALIBU_PROVIDER_SECTION__KEY`; a
-list may be given there as comma-separated text. `configs/provider.example.toml` documents each key. Only
-`cli` and `provider.app` read this; every other room takes plain values.
+A validator writes "key|text" where the fault belongs to a key below the one it checks; `faults` reads that.
 """
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from pydantic import (
@@ -20,19 +15,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
-from provider.errors import ConfigError
 from provider.policy.schedule import parse_window
 
-ENV_PREFIX = "MALIBU_PROVIDER_"
-# Names under the prefix that aren't configuration keys: the two that say where to look.
-ENV_HOME = "MALIBU_PROVIDER_HOME"
-ENV_CONFIG = "MALIBU_PROVIDER_CONFIG"
 LINK_PATH = "/v1/provider"
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -261,55 +249,6 @@ class Settings(Section):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedConfig:
-    """`origins`: dotted key → where its value was set, in words; a key that isn't there has its default.
-
-    `file`: the TOML file that was looked for, whether it exists or not.
-    """
-
-    settings: Settings
-    origins: Mapping[str, str]
-    file: Path
-
-    def values(self) -> dict[str, Any]:
-        """Every key with its value in force, as JSON types, in the order of the sections."""
-        return dict(_flatten(self.settings.model_dump(mode="json")))
-
-
-def load(
-    *,
-    file: Path,
-    file_required: bool,
-    environment: Mapping[str, str],
-    flags: Mapping[str, Any],
-    flag_names: Mapping[str, str] | None = None,
-    made_now: str | None = None,
-) -> LoadedConfig:
-    """Merge the layers and check them. `flags`: dotted key → value, `None` for a flag that wasn't given.
-
-    `flag_names`: dotted key → the flag as typed, for messages. `made_now`: a key whose file the caller is
-    about to make, so it may be missing. Raises `ConfigError`.
-    """
-    merged: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    names = flag_names or {}
-    layers = (
-        [(key, value, str(file)) for key, value in _flatten(_read_file(file, required=file_required))],
-        [(key, value, name) for key, value, name in _from_environment(environment)],
-        [(key, value, names.get(key, "command line")) for key, value in flags.items() if value is not None],
-    )
-    for layer in layers:
-        for key, value, origin in layer:
-            _put(merged, key, value)
-            origins[key] = origin
-    try:
-        settings = Settings.model_validate(merged, context={"made_now": made_now})
-    except ValidationError as error:
-        raise ConfigError([_describe(fault, origins) for fault in error.errors()]) from None
-    return LoadedConfig(settings, origins, file)
-
-
 def known_keys() -> list[str]:
     """Every key there is, dotted, in order; a model's own keys are `model.<id>.key`."""
     keys: list[str] = []
@@ -321,97 +260,3 @@ def known_keys() -> list[str]:
         else:
             keys.append(name)
     return keys
-
-
-def _read_file(file: Path, *, required: bool) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if required:
-            raise ConfigError([f"config: no such file: {file}"]) from None
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"config: can't read {file}: {error}"]) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([f"config: {file} is not TOML: {error}"]) from None
-
-
-def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    for name, value in sorted(environment.items()):
-        if name.startswith(ENV_PREFIX) and name not in (ENV_HOME, ENV_CONFIG):
-            yield name[len(ENV_PREFIX) :].lower().replace("__", "."), value, name
-
-
-def _split(key: str) -> list[str]:
-    """A dotted key's parts; a model's ID, which may hold dots and slashes, stays one part."""
-    if key.startswith("model."):
-        model_id, _, name = key[len("model.") :].rpartition(".")
-        return ["model", model_id, name] if model_id else ["model", name]
-    return key.split(".")
-
-
-def _put(tree: dict[str, Any], key: str, value: Any) -> None:
-    *folders, name = _split(key)
-    for depth, folder in enumerate(folders):
-        below = tree.setdefault(folder, {})
-        if not isinstance(below, dict):
-            if folders[0] == "model" or (depth == 0 and folder != "contract"):
-                # A layer below gave a section one value, `engine = 3`: that is the fault to report.
-                return
-            below = tree[folder] = {}
-        tree = below
-    tree[name] = value
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        elif not isinstance(value, Mapping) or prefix or name != "model":
-            yield f"{prefix}{name}", value
-
-
-_KINDS = {
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "string_type": "must be text in quotes",
-    "tuple_type": "must be a list",
-    "path_type": "must be a path in quotes",
-    "model_type": "must be a section of keys",
-    "mapping_type": "must be a section of keys",
-}
-
-
-def _nearest(key: str) -> str | None:
-    """The key that was probably meant: the same name in another section, else one spelled much alike."""
-    known = known_keys()
-    name = key.rpartition(".")[2]
-    same_name = [candidate for candidate in known if candidate.rpartition(".")[2] == name]
-    sections = {candidate.partition(".")[0] for candidate in known}
-    return next(iter([*same_name, *difflib.get_close_matches(key, [*known, *sections], n=1)]), None)
-
-
-def _describe(fault: ErrorDetails, origins: Mapping[str, str]) -> str:
-    """One line: key, what is wrong, where it was set."""
-    key = ".".join(str(part) for part in fault["loc"])
-    context = fault.get("ctx", {})
-    given = fault["input"]
-    if fault["type"] == "extra_forbidden":
-        near = _nearest(key)
-        text = f"unknown key (did you mean {near}?)" if near else "unknown key"
-    elif fault["type"] == "value_error":
-        # Our own validators write "key|text" where the fault belongs to a key below the one they check.
-        below, bar, rest = str(context["error"]).partition("|")
-        key, text = (f"{key}.{below}" if key else below, rest) if bar else (key, f"{below}, not {given!r}")
-    elif fault["type"] == "literal_error":
-        text = f"must be {context['expected']}, not {given!r}"
-    elif fault["type"] in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
-        text = f"{fault['msg'].replace('Input should be', 'must be')}, not {given!r}"
-    else:
-        text = f"{_KINDS.get(fault['type'], fault['msg'])}, not {given!r}"
-    origin = origins.get(key) or next((o for k, o in origins.items() if k.startswith(f"{key}.")), None)
-    return f"{key}: {text}" + (f" (from {origin})" if origin else "")
