@@ -1,4 +1,4 @@
-"""A TOML file, the environment and flags, laid over one another: each key of a later layer beats the earlier."""
+"""A TOML file, the environment, flags: each key of a later layer beats the same key of an earlier one."""
 
 from __future__ import annotations
 
