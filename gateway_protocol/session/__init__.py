@@ -20,8 +20,9 @@ identity the older is closed before `admit` is called on the newer.
 
 from gateway_protocol.session.gateway import Admission, GatewaySession
 from gateway_protocol.session.gateway_jobs import GatewayJob, GatewayJobs
-from gateway_protocol.session.job_frames import IllegalMove, JobPhase
+from gateway_protocol.session.job_frames import JobPhase
 from gateway_protocol.session.link import LinkPhase
+from gateway_protocol.session.moves import IllegalMove
 from gateway_protocol.session.provider import ProviderSession
 from gateway_protocol.session.provider_jobs import ProviderJob, ProviderJobs
 

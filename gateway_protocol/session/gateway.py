@@ -26,8 +26,9 @@ from gateway_protocol.messages import (
 from gateway_protocol.session import events
 from gateway_protocol.session.events import GatewayEvent, Send
 from gateway_protocol.session.gateway_jobs import Breach, GatewayJob, GatewayJobs
-from gateway_protocol.session.job_frames import IllegalMove, JobFrame
+from gateway_protocol.session.job_frames import JobFrame
 from gateway_protocol.session.link import LinkPhase, LinkSession, answer_to, nack
+from gateway_protocol.session.moves import IllegalMove
 
 
 class Admission(NamedTuple):

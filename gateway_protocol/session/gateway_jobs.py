@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from gateway_protocol.messages import ActiveJob, JobAck, JobChunk, JobRejected, NackCode, ResumeJob
 from gateway_protocol.receipts import CHAIN_START, chain_link
-from gateway_protocol.session.job_frames import ClosedAttempts, IllegalMove, JobFrame, JobPhase, advance
+from gateway_protocol.session.job_frames import ClosedAttempts, JobFrame, JobPhase, advance
+from gateway_protocol.session.moves import IllegalMove
 
 
 @dataclass(slots=True)

@@ -17,17 +17,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from gateway_protocol.errors import ProtocolError
 from gateway_protocol.messages import JobAccepted, JobChunk, JobCompleted, JobFailed, JobRejected
+from gateway_protocol.session.moves import moved
 
 # How many finished jobs are remembered, to tell their late frames from those of jobs never heard of.
 _REMEMBERED: Final = 4096
 
 JobFrame = JobAccepted | JobRejected | JobChunk | JobCompleted | JobFailed
-
-
-class IllegalMove(ProtocolError):
-    """This side was about to break the protocol: a bug here, never a peer's doing."""
 
 
 class JobPhase(StrEnum):
@@ -54,10 +50,7 @@ _TABLE: Final[Mapping[tuple[JobPhase, str], JobPhase]] = MappingProxyType(
 
 def advance(phase: JobPhase, frame_type: str) -> JobPhase:
     """The phase after a frame; raises `IllegalMove` where the table has no entry."""
-    try:
-        return _TABLE[phase, frame_type]
-    except KeyError:
-        raise IllegalMove(f"{frame_type} in phase {phase}") from None
+    return moved(_TABLE, phase, frame_type)
 
 
 class ClosedAttempts:

@@ -10,7 +10,7 @@ from typing import Final
 from gateway_protocol.codec import FrameError, encode
 from gateway_protocol.messages import FromGateway, FromProvider, Nack, NackCode
 from gateway_protocol.session.events import Send
-from gateway_protocol.session.job_frames import IllegalMove
+from gateway_protocol.session.moves import IllegalMove, moved
 
 
 class LinkPhase(StrEnum):
@@ -54,10 +54,7 @@ _TABLE: Final[Mapping[tuple[LinkPhase, str], LinkPhase]] = MappingProxyType(
 
 def transition(phase: LinkPhase, message_type: str) -> LinkPhase:
     """The phase after a message, sent or received; raises `IllegalMove` where the table has no entry."""
-    try:
-        return _TABLE[phase, message_type]
-    except KeyError:
-        raise IllegalMove(f"{message_type} in phase {phase}") from None
+    return moved(_TABLE, phase, message_type)
 
 
 class LinkSession:

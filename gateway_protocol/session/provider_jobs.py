@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway_protocol.messages import ActiveJob, JobChunk, JobCompleted, JobFailed
-from gateway_protocol.session.job_frames import ClosedAttempts, IllegalMove, JobFrame, JobPhase, advance
+from gateway_protocol.session.job_frames import ClosedAttempts, JobFrame, JobPhase, advance
+from gateway_protocol.session.moves import IllegalMove
 
 
 @dataclass(slots=True)

@@ -247,7 +247,7 @@ class Connection:
                     await asyncio.sleep(self._timers.between_changes)
             elif now - began > self._timers.register:
                 raise _over(Verdict.RETRY, "register_timeout", "the gateway didn't register us in time")
-            await self._pause(min(1.0, self._heartbeat_s))
+            await self._pause(min(self._timers.look, self._heartbeat_s))
 
     async def _pause(self, seconds: float) -> None:
         """Sleep until something changes, at most `seconds`; forgive a sleep of the whole machine."""

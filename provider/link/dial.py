@@ -20,6 +20,7 @@ from gateway_protocol.limits import (
     HEARTBEAT_INTERVAL_MS,
     KIB,
     LINK_DEAD_AFTER_MS,
+    LINK_LOOK_MS,
     SEND_TIMEOUT_MS,
 )
 from gateway_protocol.messages import SUBPROTOCOL, CloseCode
@@ -31,12 +32,16 @@ SEND_BUFFER_BYTES = 256 * KIB
 
 @dataclass(frozen=True, slots=True)
 class LinkTimers:
-    """Seconds. `between_changes`: a heartbeat about a change comes at least so long after another one."""
+    """Seconds. `dead`: so much silence ends a link, which is looked at each `look`.
+
+    `between_changes`: a heartbeat about a change comes at least so long after another one.
+    """
 
     open: float = 15.0
     register: float = 15.0
     send: float = SEND_TIMEOUT_MS / 1000
     dead: float = LINK_DEAD_AFTER_MS / 1000
+    look: float = LINK_LOOK_MS / 1000
     heartbeat: float = HEARTBEAT_INTERVAL_MS / 1000
     between_changes: float = 0.1
     close: float = 3.0

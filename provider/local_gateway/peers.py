@@ -209,23 +209,26 @@ class Peer:
         self._record = result
         if self._watch_timer is not None:
             self._watch_timer.cancel()
-        self._watch_timer = self._loop.call_later(self._rules.timers.heartbeat, self._watch)
+        self._look_again()
 
     def _acknowledge(self) -> None:
         self._ack_timer = None
         for ack in self._session.acknowledgements():
             self.send(ack)
 
-    def _watch(self) -> None:
-        """Once an interval: a link that is silent is dead, whatever the socket says."""
+    def _look_again(self) -> None:
         timers = self._rules.timers
+        self._watch_timer = self._loop.call_later(min(timers.look, timers.heartbeat), self._watch)
+
+    def _watch(self) -> None:
+        """A link that is silent is dead, whatever the socket says."""
         silent = self._loop.time() - self._heard_at
-        if self._record is None or silent >= timers.link_dead:
+        if self._record is None or silent >= self._rules.timers.link_dead:
             log.warning("link_dead", silent_s=round(silent, 1), registered=self._record is not None)
             self._abort()
             return
         self._switchboard.watch(self._record, self)
-        self._watch_timer = self._loop.call_later(timers.heartbeat, self._watch)
+        self._look_again()
 
     # --- sending -------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ def _seconds(milliseconds: int) -> float:
 class Timers:
     """Every time the gateway waits for, in seconds (docs/protocol.md, "Rules"); tests shorten them.
 
+    `link_dead`: so much silence ends a provider's link, which is looked at each `look`.
     `offer`: an offer may stay unanswered so long (a model may have to be loaded first).
     `first_content` overrides the budget of base + `first_content_per_token` for each uncached prompt token.
     `delivery`: after its job's deadline a buyer may take so long to read what is left.
@@ -30,6 +31,7 @@ class Timers:
 
     heartbeat: float = _seconds(limits.HEARTBEAT_INTERVAL_MS)
     link_dead: float = _seconds(limits.LINK_DEAD_AFTER_MS)
+    look: float = _seconds(limits.LINK_LOOK_MS)
     register: float = 10.0
     send: float = _seconds(limits.SEND_TIMEOUT_MS)
     ack: float = 0.25

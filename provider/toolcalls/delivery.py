@@ -6,6 +6,7 @@ A failure before any tool delta is out turns everything visible into plain text;
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from gateway_protocol.errors import ErrorCode
@@ -43,7 +44,7 @@ from provider.toolcalls.raw_text import RawText
 BRACE = "{"
 
 
-class Delivery:
+class Delivery(ABC):
     """What the three ways share. `take` marks; `plain` and `failed` say how the answer stands.
 
     `may_be_plain`: a failed call's text may be shown. Events of a call use `index` from 0.
@@ -138,11 +139,13 @@ class Delivery:
         """A tool delta has left, so a failure can no longer be plain text."""
         return self._next_index > 0
 
+    @abstractmethod
     def _arguments(self, text: str) -> list[Event]:
-        raise NotImplementedError
+        """A piece of the call's arguments has come."""
 
+    @abstractmethod
     def _done(self) -> list[Event]:
-        raise NotImplementedError
+        """The call is complete and valid."""
 
     def _start(self, name: str) -> ToolCallStart:
         self._space.clear()
@@ -176,6 +179,7 @@ class Delivery:
         self._calls = 0
         return self._all_visible()
 
+    @abstractmethod
     def _drop_call(self) -> None:
         """Forget what was collected of the call in the making."""
 

@@ -50,6 +50,9 @@ class Incremental(Delivery):
         self._calls += 1
         return [self._start(self._name), *self._say(BRACE), *self._say(text.removeprefix(BRACE))]
 
+    def _drop_call(self) -> None:
+        pass  # nothing was collected: it is out already
+
     def _done(self) -> list[Event]:
         self._open = False
         return [ToolCallEnd(self._next_index - 1)]

@@ -72,5 +72,6 @@ def test_sizes_and_times_are_the_codes() -> None:
     assert budget in PAGE
     assert f"every {limits.HEARTBEAT_INTERVAL_MS // 1000} s" in PAGE
     assert f"frame for {limits.LINK_DEAD_AFTER_MS // 1000} s" in PAGE
+    assert f"within {limits.HALF_OPEN_NOTICED_MS // 1000} s" in PAGE
     assert f"for {limits.SEND_TIMEOUT_MS // 1000} s ends it" in PAGE
     assert limits.DISPATCH_ATTEMPTS == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway_protocol.limits import HALF_OPEN_NOTICED_MS
 from gateway_protocol.receipts import verify_receipt
 from tests.e2e.processes import Buyer, Daemon, Two, masked, write_script
 
@@ -115,8 +117,10 @@ async def test_a_half_open_link_is_noticed_within_thirty_seconds(tmp_path: Path)
         loop = asyncio.get_running_loop()
         frozen = loop.time()
         await two.daemon.until(lambda facts: not facts["link"]["connected"], seconds=45)
-        assert loop.time() - frozen < 33
+        assert loop.time() - frozen < HALF_OPEN_NOTICED_MS / 1000
         assert (await two.daemon.facts())["link"]["last_error"].startswith("silent")
+        noticed = json.loads(await asyncio.to_thread(two.gateway.wait_for, '"link_dead"'))
+        assert noticed["silent_s"] < HALF_OPEN_NOTICED_MS / 1000
         two.relay.thaw()
         await two.daemon.linked(2)
         assert masked(await buyer.done()) == reference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import Enum, auto
 
 from provider.toolcalls.lexer import Lexeme
@@ -22,7 +23,7 @@ class Outcome(Enum):
     BROKEN = auto()
 
 
-class Body:
+class Body(ABC):
     """Reads one call. After each `feed` take `marks`; after the last one also `leftover`.
 
     `leftover`: lexemes that don't belong to the call, to be read again, in order; those before the last one
@@ -33,12 +34,13 @@ class Body:
         self.marks: list[Mark] = []
         self.leftover: list[Lexeme] = []
 
+    @abstractmethod
     def feed(self, lexeme: Lexeme) -> Outcome:
-        raise NotImplementedError
+        """Read the next lexeme of the call."""
 
+    @abstractmethod
     def finish(self) -> Outcome:
         """The model ended its turn."""
-        raise NotImplementedError
 
     def broken(self, fault: Fault) -> Outcome:
         self.marks.append(Broken(fault))

@@ -9,38 +9,11 @@ import pytest
 from gateway_protocol.errors import ErrorCode
 from gateway_protocol.messages import FinishReason, JobCancel
 from gateway_protocol.session import events
-from provider.jobs.ends import EndKind, Histogram, JobEnd, JobEnds, Tally
+from provider.jobs.ends import EndKind, Histogram, JobEnds, Tally
 from tests.fakes.core import Core, offer, write_script
 from tests.fakes.fake_gateway import FakeGateway
+from tests.fakes.job_ends import END, REJECTED
 from tests.fakes.waiting import eventually
-
-END = JobEnd(
-    job_id="job_1",
-    attempt=1,
-    model="m",
-    kind=EndKind.COMPLETED,
-    finish_reason=FinishReason.STOP,
-    code=None,
-    admitted=True,
-    prompt_tokens=10,
-    cached_tokens=4,
-    completion_tokens=5,
-    reasoning_tokens=1,
-    duration_s=1.5,
-    ttft_s=0.5,
-)
-REJECTED = replace(
-    END,
-    kind=EndKind.REJECTED,
-    finish_reason=None,
-    code=ErrorCode.PROVIDER_OVERLOADED,
-    admitted=False,
-    prompt_tokens=0,
-    cached_tokens=0,
-    completion_tokens=0,
-    reasoning_tokens=0,
-    ttft_s=None,
-)
 
 
 @pytest.mark.asyncio

@@ -19,9 +19,9 @@ from provider.jobs.ends import TOKEN_BOUNDS, EndKind, Histogram
 from provider.status.metrics import CONTENT_TYPE, Metrics
 from provider.status.metrics_server import MetricsServer
 from provider.status.tally import JobTally
+from tests.fakes.job_ends import END, REJECTED
 from tests.provider.status.documents import document
 from tests.provider.status.test_health import NOTHING
-from tests.provider.status.test_tally import END, REJECTED
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 PAUSED = {"paused": True, "pauses": [{"reason": "on_battery", "words": "", "until": None}]}

@@ -4,40 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway_protocol.errors import ErrorCode
-from gateway_protocol.messages import FinishReason
-from provider.jobs.ends import EndKind, JobEnd
+from provider.jobs.ends import EndKind
 from provider.status.history import JobRecord
 from provider.status.tally import JobTally, Throughput, Today, record_of
+from tests.fakes.job_ends import END, REJECTED
 
-END = JobEnd(
-    job_id="job_1",
-    attempt=2,
-    model="m",
-    kind=EndKind.COMPLETED,
-    finish_reason=FinishReason.TOOL_CALLS,
-    code=None,
-    admitted=True,
-    prompt_tokens=10,
-    cached_tokens=4,
-    completion_tokens=5,
-    reasoning_tokens=1,
-    duration_s=1.5,
-    ttft_s=0.25,
-)
-REJECTED = replace(
-    END,
-    model=None,
-    kind=EndKind.REJECTED,
-    finish_reason=None,
-    code=ErrorCode.MODEL_NOT_FOUND,
-    admitted=False,
-    prompt_tokens=0,
-    cached_tokens=0,
-    completion_tokens=0,
-    reasoning_tokens=0,
-    ttft_s=None,
-)
 RECORD = JobRecord(1000, "job_1", 2, "m", "completed", "tool_calls", None, 10, 4, 5, 1, 1500, 250)
 
 
