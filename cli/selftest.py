@@ -94,6 +94,8 @@ def _outcomes(model: str | None) -> Iterator[Outcome]:
             yield Outcome(name, "skipped", str(reason))
         except (Failed, TrialFailed, ProviderError, OSError) as error:
             yield Outcome(name, "failed", str(error))
+        except Exception as error:  # each test has its verdict, whatever another ran into
+            yield Outcome(name, "failed", f"{type(error).__name__}: {error}")
 
 
 def _mlx() -> tuple[str, bool, str]:
@@ -127,7 +129,9 @@ def _metal() -> str:
 def _facts() -> str:
     condition = asdict(this_machine(Path.home()).condition())
     told = {name: value for name, value in condition.items() if value is not None}
-    wanted = {"free_disk_bytes", "memory_pressure"} | ({"thermal", "low_power"} if MAC else set())
+    wanted = {"free_disk_bytes", "memory_pressure"} | (
+        {"thermal", "low_power", "on_battery"} if MAC else set()
+    )
     missing = sorted(wanted - told.keys())
     if missing:
         raise Failed(f"the system doesn't tell {', '.join(missing)}")

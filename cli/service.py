@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict
 from math import ceil
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from provider.system.launchd import Launchd
 from provider.system.service import ServiceError, ServiceManager, ServiceSpec, this_program
 from provider.system.systemd import Systemd
 
+# Where things are, as far as it isn't where it usually is: a service sees nothing of the shell's environment.
+_FOLDERS = (ENV_HOME, "HF_HOME", "HF_HUB_CACHE", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 # Over the drain time: what a last frame, the engine's child and the log may take.
 _EXIT_MARGIN_SECONDS = 15
 
@@ -33,12 +36,12 @@ def spec(given: Path | None) -> ServiceSpec:
             print(f"note: {line}", file=sys.stderr)
         drain = 30.0
     file, named = locate(given)
-    home = os.environ.get(ENV_HOME)
+    folders = {name: os.environ[name] for name in _FOLDERS if os.environ.get(name)}
     return ServiceSpec(
         program=this_program(config_file=file if named else None),
         crash_log=paths().logs / "crash.log",
         exit_timeout=ceil(drain) + _EXIT_MARGIN_SECONDS,
-        environment={ENV_HOME: str(Path(home).expanduser().absolute())} if home else {},
+        environment={name: str(Path(value).expanduser().absolute()) for name, value in folders.items()},
     )
 
 
@@ -80,9 +83,11 @@ def show_status(*, as_json: bool) -> int:
     except ServiceError as error:
         raise UnknownStateError(str(error)) from None
     if as_json:
-        names = ("installed", "enabled", "running", "pid", "last_exit", "where")
-        print(json.dumps({name: getattr(status, name) for name in names}))
-    elif not status.installed:
+        print(json.dumps(asdict(status)))
+        return 0 if status.running else 1
+    if status.other:
+        print(f"another service of malibu-provider is installed: {status.other}")
+    if not status.installed:
         print("not installed; `malibu-provider service install`")
     else:
         print(f"running (PID {status.pid})" if status.running else "not running")

@@ -13,6 +13,7 @@ from cli.setup import paths
 from provider.system.lock import is_held
 
 WATCH_SECONDS = 1.0
+_NOT_RUNNING = {"process": {"state": "not running", "pid": None}}
 # To the upper left, and at the end clear what the last picture left below (ECMA-48: CUP, ED).
 _HOME, _CLEAR_BELOW, _CLEAR_ALL = "\x1b[H", "\x1b[J", "\x1b[2J"
 _CLEAR_LINE_END = "\x1b[K"
@@ -23,7 +24,7 @@ def show_status(*, as_json: bool) -> int:
     running, _ = is_held(paths().lock_file)
     if not running:
         if as_json:
-            print(json.dumps({"process": {"state": "not running", "pid": None}}))
+            print(json.dumps(_NOT_RUNNING))
         else:
             print("not running; start it with `malibu-provider start`")
         return 1
@@ -43,7 +44,7 @@ def watch_status(*, as_json: bool) -> int:
     while True:
         running, _ = is_held(paths().lock_file)
         if not running:
-            print("not running" if not as_json else json.dumps({"process": {"state": "not running"}}))
+            print("not running" if not as_json else json.dumps(_NOT_RUNNING))
             return 1
         document = ask("GET", "status")
         if as_json:

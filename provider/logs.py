@@ -81,12 +81,15 @@ class RotatingFile:
         return os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def _rotate(self) -> None:
-        for number in range(self._files - 1, 0, -1):
+        # Where the last rotation could open no new file the old ones have moved already.
+        for number in range(self._files - 1, 0, -1) if self._file.exists() else ():
             older = self._file if number == 1 else self._file.with_name(f"{self._file.name}.{number - 1}")
             if older.exists():
                 os.replace(older, self._file.with_name(f"{self._file.name}.{number}"))
+        # Opened before the old one is closed: a number that was closed may soon be somebody's socket.
+        fresh = self._open()
         os.close(self._descriptor)
-        self._descriptor = self._open()
+        self._descriptor = fresh
 
 
 def configure_logs(

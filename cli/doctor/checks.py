@@ -180,9 +180,13 @@ def _routable(link: Mapping[str, Any]) -> Check:
     return failing("routable", f"no jobs: {reasons}", "docs/operations.md says what each reason asks for")
 
 
-def check_service(*, installed: bool, running: bool, last_exit: int | None) -> Check:
+def check_service(*, installed: bool, running: bool, last_exit: int | None, other: str | None) -> Check:
+    """`other`: another service of this product, in words."""
+    if other and installed:
+        remedy = "keep one: malibu-provider service uninstall, or brew services stop malibu-provider"
+        return failing("service", f"installed, and so is {other}: two would take turns", remedy)
     if not installed:
-        return ok("service", "not installed")
+        return ok("service", f"{other} is installed" if other else "not installed")
     if running:
         return ok("service", "installed and running")
     if last_exit:

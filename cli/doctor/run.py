@@ -218,6 +218,13 @@ def _service() -> Check:
     try:
         status = manager().status()
     except ServiceError as error:
+        if manager().file.is_file():
+            return unknown("service", f"installed, but {error}")
         # A machine without a service manager (a container) runs the daemon by other means.
         return ok("service", f"not used: {error}")
-    return check_service(installed=status.installed, running=status.running, last_exit=status.last_exit)
+    return check_service(
+        installed=status.installed,
+        running=status.running,
+        last_exit=status.last_exit,
+        other=status.other,
+    )

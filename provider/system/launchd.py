@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from xml.parsers.expat import ExpatError
 
 from provider.system.service import (
     RESTART_INTERVAL,
@@ -27,8 +28,14 @@ HOMEBREW_LABEL = "homebrew.mxcl.malibu-provider"
 # `bootout` answers before the job is gone; a bootstrap in between fails with "5: Input/output error".
 _GONE_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 0.1
-_BOOTSTRAP_TRIES = 3
+# And it goes on failing for some five seconds after the job is gone (headroomlabs-ai/headroom#1289).
+_BOOTSTRAP_TRIES = 8
 _BOOTSTRAP_AGAIN_SECONDS = 2.0
+# `user/UID` takes agents of this session type, `gui/UID` those that name none: geldata/gel-cli#740, and
+# "134: Service cannot load in requested session" in Homebrew/homebrew-services#517.
+_SESSION_TYPE, _BACKGROUND = "LimitLoadToSessionType", "Background"
+# "Operation already in progress": the job that was just loaded is starting by itself.
+_STARTING = 37
 
 
 class Launchd:
@@ -87,10 +94,13 @@ class Launchd:
 
     def start(self) -> None:
         self._must_be_installed()
-        if self._loaded_domain() is None:
+        self._refuse_homebrew()
+        domain = self._loaded_domain()
+        if domain is None:
             self._load()
-        domain = self._loaded_domain() or self._domain()
-        self._done(ask_manager("launchctl", "kickstart", self._target(domain)), "start")
+        else:
+            self._done(ask_manager("launchctl", "enable", self._target(domain)), "enable")
+            self._kick(domain)
 
     def stop(self) -> None:
         self._must_be_installed()
@@ -100,14 +110,16 @@ class Launchd:
 
     def restart(self) -> None:
         self._must_be_installed()
+        self._refuse_homebrew()
         self._unload()
         self._load()
 
     def status(self) -> ServiceStatus:
         installed = self.file.is_file()
         domain = self._loaded_domain()
+        other = "Homebrew's (`brew services`)" if self._is_homebrews() else None
         if domain is None:
-            return ServiceStatus(installed, installed and not self._disabled(), running=False)
+            return ServiceStatus(installed, installed and not self._disabled(), running=False, other=other)
         text = ask_manager("launchctl", "print", self._target(domain)).output
         pid = re.search(r"^\s*pid = (\d+)$", text, re.MULTILINE)
         last_exit = re.search(r"^\s*last exit code = (-?\d+)", text, re.MULTILINE)
@@ -118,6 +130,7 @@ class Launchd:
             pid=int(pid[1]) if pid else None,
             last_exit=int(last_exit[1]) if last_exit else None,
             where=domain,
+            other=other,
         )
 
     def _target(self, domain: str) -> str:
@@ -144,10 +157,34 @@ class Launchd:
         answer = self._bootstrap(domain)
         if answer.code == 5 and domain.startswith("gui/"):
             # Some Macs refuse every agent in `gui` and take it in `user` (Homebrew/homebrew-services#528).
-            answer = self._bootstrap(f"user/{self._uid}")
+            domain = f"user/{self._uid}"
+            answer = self._bootstrap(domain)
         self._done(answer, "load")
+        # In spite of RunAtLoad a job is now and then loaded, not started (oceanbase/powercontext#1480).
+        self._kick(self._loaded_domain() or domain)
+
+    def _kick(self, domain: str) -> None:
+        """Start it unless it runs."""
+        answer = ask_manager("launchctl", "kickstart", self._target(domain))
+        if answer.code != _STARTING:
+            self._done(answer, "start")
+
+    def _fit(self, domain: str) -> None:
+        """Make the plist one that this domain takes."""
+        try:
+            document = plistlib.loads(self.file.read_bytes())
+        except (OSError, ValueError, ExpatError) as error:
+            raise ServiceError(
+                f"{self.file} can't be read ({error}); `malibu-provider service install` writes it anew"
+            ) from None
+        wanted = _BACKGROUND if domain.startswith("user/") else None
+        if document.get(_SESSION_TYPE) != wanted:
+            document.pop(_SESSION_TYPE, None)
+            more = {_SESSION_TYPE: wanted} if wanted else {}
+            write_definition(self.file, plistlib.dumps({**document, **more}, sort_keys=False).decode())
 
     def _bootstrap(self, domain: str) -> Answer:
+        self._fit(domain)
         self._done(ask_manager("launchctl", "enable", self._target(domain)), "enable")
         answer = Answer(0, "", "")
         for attempt in range(_BOOTSTRAP_TRIES):
@@ -191,8 +228,11 @@ class Launchd:
         if not self.file.is_file():
             raise ServiceError("the service is not installed; `malibu-provider service install`")
 
+    def _is_homebrews(self) -> bool:
+        return (self._agents / f"{HOMEBREW_LABEL}.plist").is_file()
+
     def _refuse_homebrew(self) -> None:
-        if (self._agents / f"{HOMEBREW_LABEL}.plist").is_file():
+        if self._is_homebrews():
             raise ServiceError(
                 "Homebrew runs malibu-provider as a service; `brew services stop malibu-provider` first"
             )

@@ -42,7 +42,10 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """`enabled`: it starts at login. `last_exit`: of the last run, `None` when there was none."""
+    """`enabled`: it starts at login. `last_exit`: of the last run, `None` when there was none.
+
+    `other`: another service of this product, which this manager doesn't drive, in words.
+    """
 
     installed: bool
     enabled: bool
@@ -50,10 +53,16 @@ class ServiceStatus:
     pid: int | None = None
     last_exit: int | None = None
     where: str | None = None
+    other: str | None = None
 
 
 class ServiceManager(Protocol):
     """Each command is idempotent: what already holds is no error."""
+
+    @property
+    def file(self) -> Path:
+        """Where the definition is, once it is installed."""
+        ...
 
     def definition(self, spec: ServiceSpec) -> str:
         """The file that `install` writes."""

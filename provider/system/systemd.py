@@ -15,6 +15,7 @@ from provider.system.service import (
 )
 
 UNIT = "malibu-provider.service"
+_NO_BUS = "Failed to connect to bus"
 
 
 def _quoted(word: str) -> str:
@@ -43,9 +44,10 @@ class Systemd:
             "[Unit]\n"
             "Description=Malibu provider daemon\n"
             "After=network-online.target\n"
-            # Five crashes in ten minutes: systemd gives up, `service status` and `doctor` say so.
+            # The daemon itself rests after five crashes in ten minutes and then tries again. This is for one
+            # that ends before it can count them.
             "StartLimitIntervalSec=600\n"
-            "StartLimitBurst=5\n"
+            "StartLimitBurst=20\n"
             "\n"
             "[Service]\n"
             f"ExecStart={' '.join(_quoted(word) for word in spec.program)}\n"
@@ -65,8 +67,15 @@ class Systemd:
 
     def install(self, spec: ServiceSpec) -> None:
         spec.crash_log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        was_there = self.file.is_file()
         write_definition(self.file, self.definition(spec))
-        self._systemctl("daemon-reload")
+        try:
+            self._systemctl("daemon-reload")
+        except ServiceError:
+            # Nobody there to take it: a unit that lies around would be started by some later login.
+            if not was_there:
+                self.file.unlink()
+            raise
         self._systemctl("enable", self._unit)
         self._systemctl("restart", self._unit)
 
@@ -110,7 +119,8 @@ class Systemd:
         answer = ask_manager("systemctl", "--user", *arguments)
         if answer.code != 0 and not refused_is_fine:
             words = answer.complaint.splitlines()[0] if answer.complaint else f"code {answer.code}"
-            raise ServiceError(f"systemd can't {arguments[0]} {self._unit}: {words}")
+            remedy = "; log in as this user: sudo and su open no session" if _NO_BUS in words else ""
+            raise ServiceError(f"systemd can't {arguments[0]} {self._unit}: {words}{remedy}")
         return answer.output
 
     def _must_be_installed(self) -> None:

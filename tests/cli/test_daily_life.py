@@ -345,7 +345,7 @@ def test_watching_ends_with_the_daemon(home: Path, script: Path) -> None:
             assert watch.next()["link"]["routable"] is True
             command(home, "stop")
             *_, last = watch.rest()
-            assert last == {"process": {"state": "not running"}}
+            assert last == {"process": {"state": "not running", "pid": None}}
             assert watch.process.wait(SECONDS) == 1
 
 

@@ -64,6 +64,25 @@ def test_a_log_file_stays_within_its_bounds(tmp_path: Path) -> None:
     assert kept.splitlines() == [f"line {number:04}" for number in range(70, 100)]
 
 
+def test_where_no_new_file_can_be_opened_the_log_goes_on_in_the_old_one(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log = RotatingFile(folder / "daemon.log", limit=30, files=3)
+    log.write("one 000000000000000000000\n")
+    gone = folder.rename(tmp_path / "moved")
+    log.write("two 000000000000000000000\n")
+    # The descriptor is still its own: another file that is opened now gets another number.
+    with open(tmp_path / "other", "w+") as other:
+        log.write("three\n")
+        other.seek(0)
+        assert other.read() == ""
+    gone.rename(folder)
+    log.write("four\n")
+    log.close()
+    kept = [(folder / name).read_text() for name in ("daemon.log.1", "daemon.log")]
+    assert kept == ["one 000000000000000000000\n", "four\n"]
+
+
 def test_the_daemon_logs_to_such_a_file(tmp_path: Path) -> None:
     log = RotatingFile(tmp_path / "daemon.log")
     configure_logs("info", "auto", log)

@@ -1,7 +1,12 @@
 """A stand-in for `systemctl --user` that keeps its state in $FAKE_SYSTEMD (JSON) and starts nothing.
 
-State: {"known", "enabled", "running", "last_exit", "no_bus", "calls"}. Texts: systemctl(1), systemd
-255; without a session bus, as root over SSH: "Failed to connect to bus: No medium found".
+State: {"known", "enabled", "running", "last_exit", "no_bus", "calls"}.
+
+Texts, with where they were seen (paths on github.com):
+  without a session: "Failed to connect to bus: No medium found"         openrazer/openrazer/issues/2108
+  reset-failed: "Failed to reset failed state of unit …: … not loaded."  cockpit-project/bots/pull/7115
+  no such unit: 5 of LSB, "program is not installed"                     systemctl(1), EXIT STATUS
+  show: NAME=VALUE lines, an unknown unit's UnitFileState empty          systemctl(1), show
 """
 
 import json

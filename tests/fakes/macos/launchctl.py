@@ -2,7 +2,8 @@
 
 State: {"uid", "gui": someone is logged in at the screen, "disabled": [labels], "loaded": {target: {"plist",
 "pid", "last_exit", "leaving": looks until it is gone}}, "bootout_looks": how many, "eio": how many bootstraps
-still fail with error 5, "gui_broken": every bootstrap in gui does, "calls": what was asked}.
+still fail with error 5, "settle": how many do after a bootout, "gui_broken": every bootstrap in gui does,
+"lazy": what is loaded isn't started, "calls": what was asked}.
 
 Texts and codes, with where they were seen (paths on github.com):
   print, missing service: 113, "Could not find service …"     msitarzewski/brew-browser/pull/51
@@ -10,9 +11,17 @@ Texts and codes, with where they were seen (paths on github.com):
   bootstrap: "Bootstrap failed: 5: Input/output error"        pirj/noclamshell/issues/25
   … while booting out: the same                               openclaw/openclaw/issues/136453
   … in gui, never in user: the same                           Homebrew/homebrew-services/issues/528
-  bootout, missing: 3, "Boot-out failed: 3: No such process"  launchctl(1), errno ESRCH
+  … for some five seconds after a bootout: the same           headroomlabs-ai/headroom/issues/1289
+  … in user, of an agent that isn't "Background": 134         Homebrew/homebrew-services/pull/517
+  … in gui, without a login: 125                              nix-community/home-manager/issues/4413
+  … of a job that is loaded, but not started                  oceanbase/powercontext/pull/1480
+  bootout, missing: 3, "Boot-out failed: 3: No such process"  nix-community/home-manager/issues/9585
+  bootout, still ending: 36, "Operation now in progress"      osquery/osquery/issues/5698
+  kickstart of a job that has just been started: 37           headroomlabs-ai/headroom/issues/1289
+  kickstart, missing: "Could not find service …"              TencentCloud/Octop/issues/1007
   print: state, pid, last exit code; "SIGTERMed"              kxn/codex-remote-feishu/issues/914
-  print-disabled: '"label" => disabled' (macOS 13 on)         launchctl(1)
+  print-disabled: '"label" => disabled' (macOS 13 on)         usnistgov/macos_security/issues/167
+  … "disabled services = {", '=> true' (before)               ninehills/blog/issues/85
 """
 
 import json
@@ -47,7 +56,13 @@ def bootstrap(domain, plist):
     failed = "Bootstrap failed: 5: Input/output error\nTry re-running the command as root for richer errors."
     if not domain_exists(domain):
         end(125, err="Bootstrap failed: 125: Domain does not support specified action")
+    session = document.get("LimitLoadToSessionType", "Aqua")
+    if session != ("Aqua" if domain.startswith("gui/") else "Background"):
+        end(134, err="Bootstrap failed: 134: Service cannot load in requested session")
     if state.get("gui_broken") and domain.startswith("gui/"):
+        end(5, err=failed)
+    if state.get("settling", 0) > 0:
+        state["settling"] -= 1
         end(5, err=failed)
     if state.get("eio", 0) > 0:
         state["eio"] -= 1
@@ -56,18 +71,24 @@ def bootstrap(domain, plist):
         end(5, err=failed)
     state["loaded"][target] = {
         "plist": plist,
-        "pid": state.setdefault("next_pid", 500) if document.get("RunAtLoad") else None,
+        "pid": next_pid() if document.get("RunAtLoad") and not state.get("lazy") else None,
         "last_exit": None,
         "leaving": None,
     }
-    state["next_pid"] += 1
     end(0)
+
+
+def next_pid():
+    pid = state.setdefault("next_pid", 500)
+    state["next_pid"] += 1
+    return pid
 
 
 def bootout(target):
     job = state["loaded"].get(target)
     if job is None:
         end(3, err="Boot-out failed: 3: No such process")
+    state["settling"] = state.get("settle", 0)
     if state.get("bootout_looks"):
         job["leaving"] = state["bootout_looks"]
         end(36, err="Boot-out failed: 36: Operation now in progress")
@@ -103,9 +124,9 @@ def kickstart(target):
     job = state["loaded"].get(target)
     if job is None:
         end(113, err=f'Could not find service "{target.rsplit("/", 1)[1]}" in domain')
-    if not job["pid"]:
-        job["pid"] = state.setdefault("next_pid", 500)
-        state["next_pid"] += 1
+    if job["pid"]:
+        end(37, err="Operation already in progress")
+    job["pid"] = next_pid()
     end(0)
 
 

@@ -145,7 +145,7 @@ def test_idle_time() -> None:
 
 
 def test_gpu_cores() -> None:
-    # An accelerator's entry as ioreg(8) prints it on an Apple M4, from the tests of public GPU monitors
+    # The entry as in exelban/stats/issues/1094; its "gpu-core-count": pytorch/pytorch/pull/160414
     text = (
         "+-o AGXAcceleratorG16G  <class AGXAcceleratorG16G, id 0x10000039c, registered, matched, active>\n"
         '    {\n      "model" = "Apple M4"\n      "gpu-core-count" = 10\n    }\n'

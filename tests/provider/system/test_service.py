@@ -57,7 +57,8 @@ class FakeLaunchd:
         for plist in agents.glob("*.plist"):
             document = plistlib.loads(plist.read_bytes())
             if document["Label"] not in state["disabled"]:
-                target = f"gui/{UID}/{document['Label']}"
+                domain = "user" if document.get("LimitLoadToSessionType") == "Background" else "gui"
+                target = f"{domain}/{UID}/{document['Label']}"
                 pid = 900 if document["RunAtLoad"] else None
                 state["loaded"][target] = {
                     "plist": str(plist),
@@ -108,10 +109,10 @@ def test_install_starts_it_and_a_second_install_renews_it(
     launchd.install(spec)
     status = launchd.status()
     assert (status.installed, status.enabled, status.running, status.pid) == (True, True, True, 500)
-    assert launchd_state.commands() == ["enable", "bootstrap"]
+    assert launchd_state.commands() == ["enable", "bootstrap", "kickstart"]
     launchd.install(spec)
     assert launchd.status().pid == 501
-    assert launchd_state.commands()[2:] == ["bootout", "enable", "bootstrap"]
+    assert launchd_state.commands()[3:] == ["bootout", "enable", "bootstrap", "kickstart"]
 
 
 def test_bootout_is_waited_for_before_the_next_bootstrap(
@@ -121,6 +122,25 @@ def test_bootout_is_waited_for_before_the_next_bootstrap(
     launchd_state.change(bootout_looks=5)
     launchd.restart()
     assert launchd.status().pid == 501
+
+
+def test_a_label_that_is_not_free_at_once_is_waited_for_where_it_was(
+    launchd: Launchd, launchd_state: FakeLaunchd, spec: ServiceSpec
+) -> None:
+    launchd.install(spec)
+    launchd_state.change(settle=6)
+    launchd.restart()
+    assert launchd.status().where == f"gui/{UID}"
+
+
+def test_a_job_that_is_loaded_but_not_started_is_started(
+    launchd: Launchd, launchd_state: FakeLaunchd, spec: ServiceSpec
+) -> None:
+    launchd_state.change(lazy=True)
+    launchd.install(spec)
+    assert launchd.status().running
+    launchd.restart()
+    assert launchd.status().running
 
 
 def test_a_job_that_never_leaves_is_reported(
@@ -167,7 +187,7 @@ def test_error_5_is_tried_again_and_then_explained(
     launchd_state.change(eio=2)
     launchd.install(spec)
     assert launchd.status().running
-    launchd_state.change(eio=9)
+    launchd_state.change(eio=99)
     with pytest.raises(ServiceError, match=r"can't load .*: Bootstrap failed: 5: Input/output error; log in"):
         launchd.restart()
 
@@ -178,6 +198,8 @@ def test_a_mac_that_refuses_the_screens_domain_gets_it_in_the_users(
     launchd_state.change(gui_broken=True)
     launchd.install(spec)
     assert launchd.status().where == f"user/{UID}"
+    launchd_state.reboot(launchd.file.parent)
+    assert launchd.status().running
 
 
 def test_without_a_login_at_the_screen_it_runs_in_the_users_domain(
@@ -187,9 +209,14 @@ def test_without_a_login_at_the_screen_it_runs_in_the_users_domain(
     launchd.install(spec)
     assert list(launchd_state.read()["loaded"]) == [USER]
     assert launchd.status().where == f"user/{UID}"
+    # That domain takes no agent of the default session type, and the screen's takes no other.
+    assert plistlib.loads(launchd.file.read_bytes())["LimitLoadToSessionType"] == "Background"
+    launchd_state.reboot(launchd.file.parent)
+    assert list(launchd_state.read()["loaded"]) == [USER]
     launchd_state.change(gui=True)
     launchd.restart()
     assert list(launchd_state.read()["loaded"]) == [GUI]
+    assert "LimitLoadToSessionType" not in plistlib.loads(launchd.file.read_bytes())
 
 
 def test_a_disabled_label_is_enabled_by_install(
@@ -198,6 +225,23 @@ def test_a_disabled_label_is_enabled_by_install(
     launchd_state.change(disabled=[LABEL, "other"])
     launchd.install(spec)
     assert launchd_state.read()["disabled"] == ["other"]
+    # By hand, or in System Settings, while it runs: `start` means at the next login, too.
+    launchd_state.change(disabled=[LABEL])
+    assert not launchd.status().enabled
+    launchd.start()
+    assert launchd.status().enabled
+
+
+def test_a_plist_that_was_spoilt_is_told(
+    launchd: Launchd, launchd_state: FakeLaunchd, spec: ServiceSpec
+) -> None:
+    launchd.install(spec)
+    launchd.stop()
+    launchd.file.write_text("<plist>")
+    with pytest.raises(ServiceError, match=r"can't be read .* `malibu-provider service install`"):
+        launchd.start()
+    launchd.install(spec)
+    assert launchd.status().running
 
 
 def test_a_crash_shows_in_the_status(launchd: Launchd, launchd_state: FakeLaunchd, spec: ServiceSpec) -> None:
@@ -211,9 +255,20 @@ def test_a_crash_shows_in_the_status(launchd: Launchd, launchd_state: FakeLaunch
 
 def test_homebrews_service_is_not_doubled(launchd: Launchd, agents: Path, spec: ServiceSpec) -> None:
     agents.mkdir()
-    (agents / "homebrew.mxcl.malibu-provider.plist").touch()
+    rival = agents / "homebrew.mxcl.malibu-provider.plist"
+    rival.touch()
     with pytest.raises(ServiceError, match="brew services stop malibu-provider"):
         launchd.install(spec)
+    rival.unlink()
+    launchd.install(spec)
+    rival.touch()
+    for command in (launchd.start, launchd.restart):
+        with pytest.raises(ServiceError, match="brew services stop malibu-provider"):
+            command()
+    assert launchd.status().other == "Homebrew's (`brew services`)"
+    launchd.stop()
+    assert launchd.status().other
+    launchd.uninstall()
 
 
 @pytest.mark.parametrize("command", ["start", "stop", "restart"])
@@ -270,8 +325,10 @@ def test_a_units_whole_life(systemd_state: Path, spec: ServiceSpec) -> None:
 
 def test_without_a_session_bus_systemds_words_are_passed_on(systemd_state: Path, spec: ServiceSpec) -> None:
     systemd_state.write_text(json.dumps({"no_bus": True}))
-    with pytest.raises(ServiceError, match=f"can't daemon-reload {UNIT}: Failed to connect to bus"):
+    words = f"can't daemon-reload {UNIT}: Failed to connect to bus.*; log in as this user"
+    with pytest.raises(ServiceError, match=words):
         Systemd().install(spec)
+    assert not Systemd().file.exists()
 
 
 def test_the_program_is_named_by_absolute_paths() -> None:
