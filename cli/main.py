@@ -18,7 +18,7 @@ from provider.errors import ProviderError
 app = typer.Typer(
     name="malibu-provider",
     help="Serve chat completions from this machine, to a gateway or to programs of your own.",
-    epilog="Try it: malibu-provider start --local",
+    epilog="Example: malibu-provider start --local",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

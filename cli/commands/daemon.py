@@ -71,7 +71,7 @@ def status(
     raise typer.Exit(watch_status(as_json=json_) if watch else show_status(as_json=json_))
 
 
-@app.command()
+@app.command(epilog="Example: malibu-provider measure")
 def measure(json_: JsonOption = False, config: ConfigOption = None) -> None:
     """Measure how fast this machine generates and reads tokens; the gateway is told. Takes under a minute."""
     from cli.measure import measure as run_measure
@@ -79,7 +79,7 @@ def measure(json_: JsonOption = False, config: ConfigOption = None) -> None:
     run_measure(as_json=json_, config_file=config)
 
 
-@app.command()
+@app.command(epilog="Example: malibu-provider doctor")
 def doctor(json_: JsonOption = False, config: ConfigOption = None) -> None:
     """What is wrong with this set-up, and what to do about it.
 
@@ -90,7 +90,7 @@ def doctor(json_: JsonOption = False, config: ConfigOption = None) -> None:
     raise typer.Exit(run_doctor(as_json=json_, config_file=config))
 
 
-@app.command("self-test")
+@app.command("self-test", epilog="Example: malibu-provider self-test --model mlx-community/Qwen3-8B-4bit")
 def self_test(
     model: Annotated[
         str | None,
@@ -107,7 +107,7 @@ def self_test(
     raise typer.Exit(run_selftest(as_json=json_, model=model))
 
 
-@app.command()
+@app.command(epilog="Example: malibu-provider stop")
 def stop() -> None:
     """Let the running daemon finish its jobs, then end it; returns when it is gone."""
     from cli.control import stop_daemon
@@ -127,7 +127,7 @@ def pause(
     pause.pause(length)
 
 
-@app.command()
+@app.command(epilog="Example: malibu-provider resume")
 def resume() -> None:
     """End the pause."""
     from cli import pause
@@ -135,7 +135,7 @@ def resume() -> None:
     pause.resume()
 
 
-@app.command()
+@app.command(epilog="Example: malibu-provider history --days 7")
 def history(
     days: Annotated[int, typer.Option(metavar="N", help="How far back.")] = 30,
     json_: JsonOption = False,
@@ -146,7 +146,7 @@ def history(
     show_history(days=days, as_json=json_)
 
 
-@app.command()
+@app.command(epilog="Example: malibu-provider logs --lines 20 --follow")
 def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", help="The last N lines.")] = 100,
@@ -157,7 +157,7 @@ def logs(
     show_logs(lines=lines, follow=follow)
 
 
-@app.command()
+@app.command(epilog="Example: malibu-provider diagnose --output report.zip")
 def diagnose(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The zip to write. [default: named by the time]")

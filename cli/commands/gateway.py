@@ -15,7 +15,7 @@ app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode=None,
 )
-key_app = group("API keys of the gateway.")
+key_app = group("API keys of the gateway.", example="gateway key add laptop")
 app.add_typer(key_app, name="key")
 
 
@@ -55,7 +55,7 @@ def key_add(
     add(name, admin=admin, config_file=config)
 
 
-@app.command("usage")
+@app.command("usage", epilog="Example: malibu-provider gateway usage --json")
 def usage(json_: JsonOption = False, config: ConfigOption = None) -> None:
     """What each key used, by day and model."""
     from cli.gateway import show_usage

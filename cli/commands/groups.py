@@ -10,14 +10,17 @@ import typer
 from cli.commands.options import ConfigOption, JsonOption, group
 from provider.errors import UsageError
 
-models_app = group("The models on this machine.")
-config_app = group("The configuration in force.")
-service_app = group("The daemon as a service: launchd on macOS, systemd on Linux.")
-receipt_app = group("Receipts: signed proof of an answer.")
-keys_app = group("The key this machine signs with.")
+models_app = group("The models on this machine.", example="models recommend")
+config_app = group("The configuration in force.", example="config show --origin")
+service_app = group("The daemon as a service: launchd on macOS, systemd on Linux.", example="service install")
+receipt_app = group(
+    "Receipts: signed proof of an answer.",
+    example="receipt verify --request q.json --response a.sse --keys keys.json",
+)
+keys_app = group("The key this machine signs with.", example="keys show")
 
 
-@models_app.command("list")
+@models_app.command("list", epilog="Example: malibu-provider models list")
 def models_list(json_: JsonOption = False, config: ConfigOption = None) -> None:
     """Models of the catalogue and of this machine's cache."""
     from cli.models import list_models
@@ -25,7 +28,7 @@ def models_list(json_: JsonOption = False, config: ConfigOption = None) -> None:
     list_models(as_json=json_, config_file=config)
 
 
-@models_app.command("recommend")
+@models_app.command("recommend", epilog="Example: malibu-provider models recommend")
 def models_recommend(json_: JsonOption = False) -> None:
     """Models that fit this machine, with the speed its memory bandwidth promises."""
     from cli.models import recommend_models
@@ -44,7 +47,7 @@ def models_pull(
     pull_model(model, config_file=config)
 
 
-@models_app.command("remove")
+@models_app.command("remove", epilog="Example: malibu-provider models remove smollm2-135m-instruct")
 def models_remove(
     model: Annotated[str, typer.Argument(metavar="ID", help="Catalogue or Hugging Face ID.")],
     config: ConfigOption = None,
@@ -55,7 +58,7 @@ def models_remove(
     remove_model(model, config_file=config)
 
 
-@config_app.command("show")
+@config_app.command("show", epilog="Example: malibu-provider config show --origin")
 def config_show(
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value was set.")] = False,
     json_: JsonOption = False,
@@ -67,7 +70,7 @@ def config_show(
     show_config(with_origin=origin, as_json=json_, config_file=config)
 
 
-@config_app.command("path")
+@config_app.command("path", epilog="Example: malibu-provider config path")
 def config_path(config: ConfigOption = None) -> None:
     """The configuration file that is read, whether it exists or not."""
     from cli.configuration import show_path
@@ -75,7 +78,7 @@ def config_path(config: ConfigOption = None) -> None:
     show_path(config_file=config)
 
 
-@service_app.command("install")
+@service_app.command("install", epilog="Example: malibu-provider service install --print")
 def service_install(
     print_: Annotated[bool, typer.Option("--print", help="Print the file instead of installing it.")] = False,
     systemd: Annotated[bool, typer.Option("--systemd", help="With --print: the systemd unit.")] = False,
@@ -92,7 +95,7 @@ def service_install(
         service.install(config)
 
 
-@service_app.command("uninstall")
+@service_app.command("uninstall", epilog="Example: malibu-provider service uninstall")
 def service_uninstall() -> None:
     """Stop and remove the service."""
     from cli import service
@@ -100,7 +103,7 @@ def service_uninstall() -> None:
     service.uninstall()
 
 
-@service_app.command("start")
+@service_app.command("start", epilog="Example: malibu-provider service start")
 def service_start() -> None:
     """Start the service, now and at each login."""
     from cli import service
@@ -108,7 +111,7 @@ def service_start() -> None:
     service.start()
 
 
-@service_app.command("stop")
+@service_app.command("stop", epilog="Example: malibu-provider service stop")
 def service_stop() -> None:
     """Stop the service; it stays stopped until it is started."""
     from cli import service
@@ -116,7 +119,7 @@ def service_stop() -> None:
     service.stop()
 
 
-@service_app.command("restart")
+@service_app.command("restart", epilog="Example: malibu-provider service restart")
 def service_restart() -> None:
     """Let running jobs finish, then start anew."""
     from cli import service
@@ -124,7 +127,7 @@ def service_restart() -> None:
     service.restart()
 
 
-@service_app.command("status")
+@service_app.command("status", epilog="Example: malibu-provider service status")
 def service_status(json_: JsonOption = False) -> None:
     """Whether the service is installed and runs. Exit 0: it runs, 1: it doesn't."""
     from cli import service
@@ -161,7 +164,7 @@ def receipt_verify(
     )
 
 
-@keys_app.command("show")
+@keys_app.command("show", epilog="Example: malibu-provider keys show")
 def keys_show(json_: JsonOption = False) -> None:
     """Provider ID and public key."""
     from cli.keys import show_keys
@@ -169,7 +172,7 @@ def keys_show(json_: JsonOption = False) -> None:
     show_keys(as_json=json_)
 
 
-@keys_app.command("rotate")
+@keys_app.command("rotate", epilog="Example: malibu-provider keys rotate")
 def keys_rotate() -> None:
     """Replace the key; the provider ID stays."""
     from cli.keys import rotate

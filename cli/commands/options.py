@@ -13,6 +13,11 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
 
 
-def group(help_text: str) -> typer.Typer:
-    """A command with subcommands; alone it shows its help."""
-    return typer.Typer(help=help_text, no_args_is_help=True, rich_markup_mode=None)
+def group(help_text: str, *, example: str) -> typer.Typer:
+    """A command with subcommands; alone it shows its help. `example`: what comes after `malibu-provider`."""
+    return typer.Typer(
+        help=help_text,
+        epilog=f"Example: malibu-provider {example}",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )

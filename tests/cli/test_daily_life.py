@@ -25,6 +25,7 @@ import pytest
 from gateway_protocol.receipts import verify_status
 from provider.system.paths import resolve_paths
 from tests.cli.processes import COMMAND, SECONDS, Running, command, environment, free_port
+from tests.fakes.fake_gateway import FakeGateway
 
 MODEL = "mlx-community/Qwen3-8B-4bit"
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "status.schema.json").read_text("utf-8"))
@@ -313,11 +314,20 @@ def test_the_gateway_at_home_takes_reports_and_a_dead_url_disturbs_nothing(
 
 
 @pytest.mark.slow
-def test_measured_without_a_daemon_it_is_told_by_the_next(home: Path, script: Path) -> None:
+@pytest.mark.asyncio
+async def test_measured_without_a_daemon_it_is_told_by_the_next(home: Path, script: Path) -> None:
     config(home, f'[engine]\nkind = "scripted"\nscript = "{script}"\nmodels = ["{MODEL}"]\n')
     done = command(home, "measure")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{MODEL}: ")
+    async with FakeGateway() as gateway:
+        with Running(home, "start", "--gateway", f"ws://127.0.0.1:{gateway.port}"):
+            register = (await gateway.link()).register
+            assert register is not None
+            told = register.capacity.measured
+            assert told is not None
+            kept = json.loads((home / "measured.json").read_text())[MODEL]["measured"]
+            assert told.model_dump() == kept
     with Running(home, "start", "--local", "--port", str(free_port())) as daemon:
         daemon.wait_for("ready: ")
         measured = look(daemon)["measured"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-from cli.main import run
+from cli.main import app, run
 
 Out = pytest.CaptureFixture[str]
 
@@ -120,19 +124,30 @@ def test_an_internal_error_is_a_line_too_and_its_details_are_in_a_file(
     assert crash.stat().st_mode & 0o777 == 0o600
 
 
-def test_every_command_has_help(capsys: Out) -> None:
-    for command in (
-        [],
-        ["start"],
-        ["gateway"],
-        ["status"],
-        ["stop"],
-        ["models"],
-        ["models", "pull"],
-        ["config"],
-    ):
-        assert run([*command, "--help"]) == 0
-        assert "Usage: malibu-provider" in capsys.readouterr().out
+def all_commands() -> list[list[str]]:
+    """Each command and group, as the words that call it."""
+
+    def below(command: Any, words: list[str]) -> Iterator[list[str]]:
+        yield words
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from below(inner, [*words, name])
+
+    return list(below(typer.main.get_command(app), []))
+
+
+@pytest.mark.parametrize("words", all_commands(), ids=" ".join)
+def test_every_command_has_help_with_an_example_that_is_one(capsys: Out, words: list[str]) -> None:
+    assert run([*words, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Usage: malibu-provider" in shown
+    (example,) = re.findall(r"Example: malibu-provider ([^,]+)", shown)
+    typed = example.split()
+    assert typed[: len(words)] == words
+    command: Any = typer.main.get_command(app)
+    while typed and typed[0] in getattr(command, "commands", {}):
+        command = command.commands[typed.pop(0)]
+    flags = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in typed if word.startswith("--")} <= flags
 
 
 HEAVY = {
@@ -152,16 +167,29 @@ HEAVY = {
 }
 
 
-def test_help_imports_nothing_heavy() -> None:
-    """`--help` within 0.3 s: held by what is imported, which a busy machine can't change."""
+def imported_by_help(commands: list[list[str]]) -> set[str]:
+    """What a process has imported once it has shown these helps."""
     program = (
-        "import json, sys; from cli.main import run; run(['--help'])\n"
+        "import json, sys; from cli.main import run\n"
+        f"for words in {commands}: run([*words, '--help'])\n"
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    modules = json.loads(done.stderr)
+    return set(json.loads(done.stderr))
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`--help` within 0.3 s: held by what is imported, which a busy machine can't change."""
+    modules = imported_by_help([[]])
     assert not HEAVY & {name.partition(".")[0] for name in modules}
     assert len(modules) < 300
+
+
+def test_no_commands_help_imports_anything_heavy() -> None:
+    modules = imported_by_help(all_commands())
+    # Typer itself brings pydantic for a command's flags, a tenth of a second.
+    assert not (HEAVY - {"pydantic"}) & {name.partition(".")[0] for name in modules}
+    assert not any(name.startswith("provider.") for name in modules - {"provider.errors"})
 
 
 def test_shell_completion_knows_the_commands() -> None:
