@@ -192,7 +192,11 @@ def parse(
         int | None, typer.Option(metavar="N", help="Read the output in pieces of N characters.")
     ] = None,
     cases: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="Read cases, print a line for each.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Read cases, print a line for each; of one that is refused, its code is in error.code.",
+        ),
     ] = None,
 ) -> None:
     """What the daemon makes of a model's raw output: text, reasoning and tool calls."""

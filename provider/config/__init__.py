@@ -7,7 +7,7 @@ list may be given there as comma-separated text. `configs/provider.example.toml`
 `sections` says which keys there are, `layers` lays one source over another, `faults` words what is wrong.
 """
 
-from provider.config.layers import ENV_CONFIG, ENV_HOME, LoadedConfig, load
+from provider.config.layers import ENV_CONFIG, ENV_HOME, LoadedConfig, load, named_files
 from provider.config.sections import (
     MetricsSection,
     PolicySection,
@@ -26,4 +26,5 @@ __all__ = [
     "StatusSection",
     "known_keys",
     "load",
+    "named_files",
 ]

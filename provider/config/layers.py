@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from provider.config.faults import describe
-from provider.config.sections import Settings
+from provider.config.sections import FILE_KEYS, Settings
 from provider.errors import ConfigError
 
 ENV_PREFIX = "MALIBU_PROVIDER_"
@@ -52,21 +53,49 @@ def load(
     """
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    names = flag_names or {}
-    layers = (
-        [(key, value, str(file)) for key, value in _flatten(_read_file(file, required=file_required))],
-        [(key, value, name) for key, value, name in _from_environment(environment)],
-        [(key, value, names.get(key, "command line")) for key, value in flags.items() if value is not None],
-    )
-    for layer in layers:
-        for key, value, origin in layer:
-            _put(merged, key, value)
-            origins[key] = origin
+    read = _read_file(file, required=file_required)
+    for key, value, origin in _layers(read, str(file), environment, flags, flag_names or {}):
+        _put(merged, key, value)
+        origins[key] = origin
     try:
         settings = Settings.model_validate(merged, context={"made_now": made_now})
     except ValidationError as error:
         raise ConfigError([describe(fault, origins) for fault in error.errors()]) from None
     return LoadedConfig(settings, origins, file)
+
+
+def named_files(*, file: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The files that the configuration names, existing or not, as far as its layers can be read at all.
+
+    Unlike `load` it checks nothing: a configuration may be faulty just because one of them is missing.
+    """
+    try:
+        read = _read_file(file, required=False)
+    except ConfigError:
+        read = {}
+    values = {key: value for key, value, _ in _layers(read, "", environment, flags, {})}
+    files: list[Path] = []
+    for key in FILE_KEYS:
+        value = values.get(key)
+        if isinstance(value, str) and value:
+            with contextlib.suppress(RuntimeError):  # ~nobody
+                files.append(Path(value).expanduser())
+    return tuple(files)
+
+
+def _layers(
+    read: Mapping[str, Any],
+    origin: str,
+    environment: Mapping[str, str],
+    flags: Mapping[str, Any],
+    flag_names: Mapping[str, str],
+) -> Iterator[tuple[str, Any, str]]:
+    """(key, value, where it was set), the layer that beats the others last. `read`: the file's tree."""
+    yield from ((key, value, origin) for key, value in _flatten(read))
+    yield from _from_environment(environment)
+    for key, value in flags.items():
+        if value is not None:
+            yield key, value, flag_names.get(key, "command line")
 
 
 def _read_file(file: Path, *, required: bool) -> dict[str, Any]:

@@ -5,12 +5,14 @@ A validator writes "key|text" where the fault belongs to a key below the one it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -38,6 +40,12 @@ def _words(value: object) -> object:
     return value
 
 
+def _version(value: str) -> str:
+    if re.fullmatch(r"\d+(\.\d+)*", value, re.ASCII) is None:
+        raise ValueError("must be a version in numbers, such as 1.2.0")
+    return value
+
+
 def _expanded(value: object) -> object:
     return Path(value).expanduser() if isinstance(value, str) and value else value
 
@@ -55,6 +63,7 @@ def _url_parts(url: str) -> SplitResult:
 Whole = Annotated[int, BeforeValidator(_whole)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 FilePath = Annotated[Path, BeforeValidator(_expanded)]
+Version = Annotated[str, AfterValidator(_version)]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
@@ -68,6 +77,7 @@ class GatewaySection(Section):
     url: str = "wss://api.malibu.tech/v1/provider"
     token_file: FilePath | None = None
     allow_insecure: bool = False
+    refused_retry_seconds: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 600.0
 
     @model_validator(mode="after")
     def _checked_url(self) -> GatewaySection:
@@ -147,6 +157,8 @@ class LocalGatewaySection(Section):
     keys_file: FilePath | None = None
     provider_tokens_file: FilePath | None = None
     provider_keys: Words | None = None
+    minimum_version: Version | None = None
+    recommended_version: Version | None = None
     hosts: Words = ()
     origins: Words = ()
     tls_cert: FilePath | None = None
@@ -197,8 +209,14 @@ class StatusSection(Section):
 
     @model_validator(mode="after")
     def _checked_url(self) -> StatusSection:
-        if self.url is not None and _url_parts(self.url).scheme not in ("http", "https"):
+        if self.url is None:
+            return self
+        parts = _url_parts(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("url|must be an http:// or https:// URL")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            # It is shown in `status` and in what `diagnose` collects.
+            raise ValueError("url|must hold no user, query or fragment (each report is signed)")
         return self
 
 

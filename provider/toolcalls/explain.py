@@ -125,7 +125,8 @@ def run_case(
     streaming: Literal["whole", "incremental"] = "whole",
 ) -> dict[str, Any]:
     """One line of cases, buffered and streamed: `{"id", "buffered", "streamed"}`, each `{"finish_reason",
-    "message"}` or `{"error"}`; the streamed one is put together from its deltas.
+    "message"}` or the error's envelope, `{"error": {"code", "message", …}}`; the streamed one is put together
+    from its deltas.
 
     Raises `KeyError` where the line lacks a field or names another family.
     """

@@ -86,6 +86,15 @@ def test_cases_give_a_line_each(tmp_path: Path, capsys: Out) -> None:
         assert result["buffered"]["finish_reason"] == result["streamed"]["finish_reason"] == "tool_calls"
 
 
+def test_a_case_that_is_refused_has_its_code_in_the_error(tmp_path: Path, capsys: Out) -> None:
+    text = "<|channel|>commentary to=functions.look <|constrain|>json<|message|>{} please<|call|>"
+    line = {"id": "a", "family": "harmony", "tools": [TOOL], "text": text, "finish": "stop"}
+    (result,) = parsed(capsys, "--cases", write(tmp_path, json.dumps(line)))
+    for delivery in ("buffered", "streamed"):
+        assert set(result[delivery]) == {"error"}
+        assert result[delivery]["error"]["code"] == "malformed_tool_call_final_json"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

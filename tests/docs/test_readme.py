@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 
-from cli.main import app
+from tests.docs.typed import all_flags, check_command, commands
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,28 +25,11 @@ def test_every_script_is_there_and_may_be_run() -> None:
         assert (ROOT / name).stat().st_mode & 0o111, name
 
 
-def commands() -> set[tuple[str, ...]]:
-    """The words after the command's name: `models pull` of `malibu-provider models pull ID`."""
-    flat = README.replace("\n", " ")
-    return {tuple(words.split()) for words in re.findall(r"malibu-provider((?: [a-z][a-z-]+)+)", flat)}
-
-
-@pytest.mark.parametrize("words", sorted(commands()))
+@pytest.mark.parametrize("words", sorted(commands(README)), ids=" ".join)
 def test_every_command_exists(words: tuple[str, ...]) -> None:
-    command = typer.main.get_command(app)
-    for word in words:
-        below = getattr(command, "commands", None)
-        if below is None:
-            return
-        assert word in below, words
-        command = below[word]
+    check_command(words)
 
 
 def test_every_flag_exists() -> None:
     known = {"--once", "--full", "--install-completion", "--help"}
-
-    def flags(command: object) -> set[str]:
-        own = {name for each in getattr(command, "params", []) for name in each.opts}
-        return own.union(*(flags(below) for below in getattr(command, "commands", {}).values()))
-
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | flags(typer.main.get_command(app))
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README)) <= known | all_flags()

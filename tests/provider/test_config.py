@@ -113,6 +113,8 @@ def test_a_models_section_is_kept_by_its_id(loading: Load) -> None:
         ("[gateway]\nurl = 'wss://a:b@example.org'", "gateway.url: must hold no user, query or fragment"),
         ("[gateway]\ntoken_file = '/no/such'", "gateway.token_file: no such file: /no/such"),
         ("[status]\nurl = 'ftp://x'", "status.url: must be an http:// or https:// URL"),
+        ("[status]\nurl = 'https://me:secret@x/s'", "status.url: must hold no user, query or fragment"),
+        ("[status]\nurl = 'https://x/s?token=secret'", "status.url: must hold no user, query or fragment"),
         ("[engine]\nkind = 'scripted'", 'engine.script: is needed with engine.kind = "scripted"'),
         ("[engine]\nscript = '/no/such'", "engine.script: no such file: /no/such"),
         ("[local_gateway]\ntls_cert = '/x'", "local_gateway.tls_key: is needed too"),
