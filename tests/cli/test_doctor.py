@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from cli.doctor.checks import (
     check_memory,
     check_mlx,
     check_python,
+    check_service,
     overall,
 )
 from cli.main import run
@@ -204,6 +206,47 @@ def test_a_model_larger_than_the_machine(home: Path, tmp_path: Path, capsys: Out
         found = failing(capsys)
     assert list(found) == ["memory"]
     assert "huge: 10000.0 GB of weights" in found["memory"]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="systemd's")
+@pytest.mark.parametrize(
+    ("state", "verdict", "words"),
+    [
+        ({"enabled": True, "running": False, "last_exit": 9}, "failing", "its last run ended with 9"),
+        ({"enabled": True, "running": True}, "ok", "installed and running"),
+        ({"enabled": False, "running": False}, "ok", "installed, stopped"),
+        ({"no_bus": True}, "unknown", "installed, but systemd can't show"),
+    ],
+)
+def test_the_service(
+    home: Path,
+    tmp_path: Path,
+    capsys: Out,
+    monkeypatch: pytest.MonkeyPatch,
+    state: dict[str, Any],
+    verdict: str,
+    words: str,
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(__file__).parents[1] / 'fakes' / 'linux'}:/usr/bin:/bin")
+    monkeypatch.setenv("FAKE_PYTHON", sys.executable)
+    monkeypatch.setenv("FAKE_SYSTEMD", str(tmp_path / "systemd.json"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "systemd.json").write_text(json.dumps(state))
+    unit = tmp_path / "config" / "systemd" / "user" / "malibu-provider.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    with gateway() as port:
+        configure(home, port)
+        _, checks = diagnose(capsys)
+    assert checks["service"]["verdict"] == verdict
+    assert words in checks["service"]["detail"]
+
+
+def test_two_services_are_one_too_many() -> None:
+    found = {"running": True, "last_exit": None, "other": "Homebrew's (`brew services`)"}
+    both = check_service(installed=True, **found)
+    assert (both.verdict, "brew services stop" in (both.remedy or "")) == (Verdict.FAILING, True)
+    assert check_service(installed=False, **found).detail == "Homebrew's (`brew services`) is installed"
 
 
 def test_the_page_for_people_names_the_fault_and_the_remedy(home: Path, capsys: Out) -> None:

@@ -113,6 +113,41 @@ def test_gateway_and_daemon_as_two_processes(home: Path, tmp_path: Path, script:
         assert gateway.end() == 0
 
 
+def failing(home: Path) -> dict[str, str]:
+    """What `doctor` finds wrong, by ID."""
+    done = command(home, "doctor", "--json")
+    assert done.returncode == 1, done.stdout
+    return {
+        check["id"]: check["detail"]
+        for check in json.loads(done.stdout)["checks"]
+        if check["verdict"] == "failing"
+    }
+
+
+@pytest.mark.slow
+def test_doctor_on_a_daemon_whose_gateway_is_gone_or_gives_no_jobs(
+    home: Path, tmp_path: Path, script: Path
+) -> None:
+    port = free_port()
+    other = tmp_path / "other"
+    with start(home, script, "--gateway", f"ws://127.0.0.1:{port}") as daemon:
+        while not (daemon.status().get("link") or {}).get("last_error"):
+            assert daemon.process.poll() is None
+        found = failing(home)
+        assert {"gateway", "registered", "routable"} <= found.keys()
+        assert "refused" in found["gateway"]
+    with (
+        Running(other, "gateway", "--port", str(port)) as gateway,
+        start(home, script, "--gateway", f"ws://127.0.0.1:{port}") as daemon,
+    ):
+        gateway.wait_for("ready: ")
+        daemon.wait_for("ready: ")
+        assert command(home, "pause").returncode == 0
+        while daemon.status()["link"]["routable"]:
+            assert daemon.process.poll() is None
+        assert failing(home) == {"routable": "no jobs: paused_by_policy"}
+
+
 @pytest.mark.parametrize("arguments", [("start", "--local"), ("gateway",)])
 def test_a_port_in_use_is_one_line_and_exit_1(home: Path, script: Path, arguments: tuple[str, ...]) -> None:
     with socket.socket() as taken:
@@ -153,6 +188,9 @@ def test_a_service_waits_for_its_configuration_to_be_mended(home: Path, script: 
         ):
             assert daemon.process.poll() is None
         assert "engine.slotz: unknown key" in json.loads(status.stdout)["process"]["reason"]
+        found = failing(home)
+        assert "engine.slotz: unknown key" in found["config"]
+        assert found["process"].startswith("idle: engine.slotz: unknown key")
         config.write_text(
             f'[engine]\nkind = "scripted"\nscript = "{script}"\n[local_gateway]\nport = {port}\n'
         )
@@ -160,3 +198,31 @@ def test_a_service_waits_for_its_configuration_to_be_mended(home: Path, script: 
         assert command(home, "stop").returncode == 0
         assert daemon.end() == 0
     assert "provider_registered" in (home / "logs" / "daemon.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_service_that_keeps_crashing_rests_and_says_so(home: Path, script: Path) -> None:
+    home.mkdir(mode=0o700)
+    (home / "config.toml").write_text(
+        f'[engine]\nkind = "scripted"\nscript = "{script}"\n[local_gateway]\nport = {free_port()}\n'
+    )
+    starts = home / "starts.json"
+    with Running(home, "start", "--service", "--local") as daemon:
+        daemon.wait_for("ready: ")
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.end()
+    (crashed,) = json.loads(starts.read_text())
+    # Four more like it, as the service manager would have brought about by now.
+    starts.write_text(json.dumps([crashed] * 5))
+    with Running(home, "start", "--service", "--local") as daemon:
+        while not (status := command(home, "status", "--json")).stdout.strip() or (
+            json.loads(status.stdout)["process"]["state"] != "idle"
+        ):
+            assert daemon.process.poll() is None
+        reason = json.loads(status.stdout)["process"]["reason"]
+        assert reason.startswith("crashed 5 times in 10 minutes; rests until ")
+        assert command(home, "stop").returncode == 0
+        assert daemon.end() == 0
+    assert not starts.exists()
+    with Running(home, "start", "--service", "--local") as daemon:
+        daemon.wait_for("ready: ")
