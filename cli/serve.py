@@ -11,8 +11,7 @@ from typing import Any
 
 import typer
 
-from cli.setup import config_file as locate
-from cli.setup import load_config, paths
+from cli.setup import live_config, paths
 from provider.errors import UsageError
 
 
@@ -39,21 +38,13 @@ def start(
         "engine.script": str(script) if script else None,
         "local_gateway.port": port,
     }
+    config = live_config(config_file, flags)
     if not service:
         # Told before anything is touched; the service itself waits for the file to be mended.
-        load_config(config_file, flags)
+        config.load()
     from provider.app import run_start
 
-    code = asyncio.run(
-        run_start(
-            lambda: load_config(config_file, flags),
-            paths(),
-            config_file=locate(config_file)[0],
-            local=local,
-            service=service,
-        )
-    )
-    raise typer.Exit(code)
+    raise typer.Exit(asyncio.run(run_start(config, paths(), local=local, service=service)))
 
 
 def gateway(
@@ -71,7 +62,8 @@ def gateway(
         "local_gateway.tls_cert": str(tls_cert) if tls_cert else None,
         "local_gateway.tls_key": str(tls_key) if tls_key else None,
     }
-    loaded = load_config(config_file, flags)
+    config = live_config(config_file, flags)
+    config.load()
     from provider.app import run_gateway
 
-    raise typer.Exit(asyncio.run(run_gateway(loaded, paths())))
+    raise typer.Exit(asyncio.run(run_gateway(config, paths())))

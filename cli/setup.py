@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from provider.config import ENV_CONFIG, LoadedConfig, load
+from provider.config import ENV_CONFIG, LoadedConfig, load, named_files
+from provider.live_config import LiveConfig
 from provider.system.paths import Paths, resolve_paths
 
 # The flag that sets a key, as typed, for messages and `config show --origin`.
@@ -47,4 +48,13 @@ def load_config(
         flags=flags or {},
         flag_names=FLAG_NAMES,
         made_now=made_now,
+    )
+
+
+def live_config(given: Path | None, flags: Mapping[str, Any]) -> LiveConfig:
+    """The configuration of a command that goes on, which is read again when its files change."""
+    file, _ = config_file(given)
+    return LiveConfig(
+        lambda: load_config(given, flags),
+        lambda: (file, *named_files(file=file, environment=os.environ, flags=flags)),
     )

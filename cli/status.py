@@ -81,6 +81,8 @@ def lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"  reports        not delivered: {reports['last_error']}"
     if document["metrics"]["url"] or document["metrics"]["error"]:
         yield f"  metrics        {document['metrics']['url'] or document['metrics']['error']}"
+    if process["config_remark"]:
+        yield f"  configuration  {process['config_remark']}"
     yield f"  version        {process['version']}, up {uptime(process['uptime_s'])}, {process['config_file']}"
 
 

@@ -39,8 +39,8 @@ OUTBOX_JOB_BYTES: Final = 8 * MIB
 OUTBOX_TOTAL_BYTES: Final = 64 * MIB
 
 # Times (protocol.md), in milliseconds. A half-open link is noticed when it was silent for LINK_DEAD_AFTER_MS
-# and then looked at, which both ends do each LINK_LOOK_MS: with the time that a busy machine needs to act on it
-# that stays within HALF_OPEN_NOTICED_MS.
+# and then looked at, which both ends do each LINK_LOOK_MS: with the time that a busy machine needs to act on
+# it that stays within HALF_OPEN_NOTICED_MS.
 HEARTBEAT_INTERVAL_MS: Final = 10_000
 LINK_DEAD_AFTER_MS: Final = 25_000
 LINK_LOOK_MS: Final = 1_000

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from platform import python_version
 from typing import Any
 
 from gateway_protocol.messages import Machine, Software
-from provider.config import LoadedConfig, Settings
+from provider.config import Settings
 from provider.daemon import Daemon, on_signals, say
 from provider.engine.process import EngineProcess
 from provider.engine.spec import EngineSettings, ModelSpec
@@ -25,6 +24,7 @@ from provider.errors import ProviderError
 from provider.jobs.plan import AnswerRules
 from provider.link.dial import LinkSettings
 from provider.link.presence import Identity
+from provider.live_config import LiveConfig, follow
 from provider.local_gateway.settings import Access, Caps, GatewaySettings, Timers
 from provider.logs import RotatingFile, configure_logs
 from provider.models.catalogue import DEMO_MODEL
@@ -43,24 +43,16 @@ from provider.system.lock import acquire
 from provider.system.paths import Paths
 from provider.system.zone import local_zone
 
-Load = Callable[[], LoadedConfig]
 
-
-async def run_start(load: Load, paths: Paths, *, config_file: Path, local: bool, service: bool) -> int:
-    """The daemon. Returns the exit code; raises `ProviderError` for what the user must know.
-
-    `load` reads and checks the configuration, each time it is called. `config_file`: what it reads.
-    """
+async def run_start(config: LiveConfig, paths: Paths, *, local: bool, service: bool) -> int:
+    """The daemon. Returns the exit code; raises `ProviderError` for what the user must know."""
     paths.create()
-    token_file: Path | None = None
     # A service has no terminal; a daemon in the foreground has nothing else.
     log_stream = RotatingFile(paths.log_file) if service else None
     rest_until: float | None = None
 
     def prepare() -> ServingPlan:
-        nonlocal token_file
-        settings = load().settings
-        token_file = settings.gateway.token_file
+        settings = config.load()
         configure_logs(settings.log.level, settings.log.format, log_stream)
         if rest_until is not None and time.time() < rest_until:
             raise ProviderError(
@@ -74,8 +66,7 @@ async def run_start(load: Load, paths: Paths, *, config_file: Path, local: bool,
         rest_until = guard.begin(time.time()) if guard else None
         daemon = Daemon(
             control_socket=paths.control_socket,
-            config_file=config_file,
-            watched=lambda: (config_file, *([] if token_file is None else [token_file])),
+            config=config,
             prepare=prepare,
             rotate=lambda: _identity(rotate_key(paths.state)),
             pause_file=PauseFile(paths.state),
@@ -88,9 +79,9 @@ async def run_start(load: Load, paths: Paths, *, config_file: Path, local: bool,
         return code
 
 
-async def run_gateway(loaded: LoadedConfig, paths: Paths) -> int:
-    """Only the gateway, until a signal."""
-    settings = loaded.settings
+async def run_gateway(config: LiveConfig, paths: Paths) -> int:
+    """Only the gateway, until a signal. Which providers it lets in follows the configuration at once."""
+    settings = config.load()
     paths.create()
     configure_logs(settings.log.level, settings.log.format)
     stopping = asyncio.Event()
@@ -98,7 +89,11 @@ async def run_gateway(loaded: LoadedConfig, paths: Paths) -> int:
     gateway = await start_gateway(gateway_settings(settings, paths))
     say(f"ready: {gateway.url}/v1")
     say(f"to serve it: malibu-provider start --gateway {gateway.link_url}")
+    following = asyncio.create_task(
+        follow(config, lambda settings: gateway.admit(access(settings, paths))), name="configuration"
+    )
     await stopping.wait()
+    following.cancel()
     await gateway.aclose()
     return 0
 
@@ -165,6 +160,7 @@ def link_settings(settings: Settings, *, local: bool) -> LinkSettings:
         token_file=None if local else settings.gateway.token_file,
         allow_insecure=settings.gateway.allow_insecure,
         user_agent=f"malibu-provider/{product_version()}",
+        refused_retry=settings.gateway.refused_retry_seconds,
     )
 
 
@@ -273,14 +269,22 @@ def gateway_settings(settings: Settings, paths: Paths) -> GatewaySettings:
         tls_cert=local.tls_cert,
         tls_key=local.tls_key,
         state_file=paths.gateway_state,
-        access=Access(
-            keys_file=local.keys_file or usual_keys_file(paths),
-            provider_tokens=_lines(local.provider_tokens_file),
-            provider_keys=None if local.provider_keys is None else frozenset(local.provider_keys),
-            hosts=frozenset(local.hosts),
-            origins=frozenset(local.origins),
-        ),
+        minimum_version=local.minimum_version,
+        recommended_version=local.recommended_version,
+        access=access(settings, paths),
         caps=Caps(requests_per_minute=local.requests_per_minute, streams_per_key=local.streams_per_key),
+    )
+
+
+def access(settings: Settings, paths: Paths) -> Access:
+    """Who may speak to the gateway. Reads the file of providers' tokens; raises `ProviderError`."""
+    local = settings.local_gateway
+    return Access(
+        keys_file=local.keys_file or usual_keys_file(paths),
+        provider_tokens=_lines(local.provider_tokens_file),
+        provider_keys=None if local.provider_keys is None else frozenset(local.provider_keys),
+        hosts=frozenset(local.hosts),
+        origins=frozenset(local.origins),
     )
 
 

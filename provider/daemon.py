@@ -1,12 +1,13 @@
 """One daemon process: signals, control socket, and serving again after a fault that its owner has mended.
 
 starting ─▶ serving ─▶ draining ─▶ exit 0
-    └── fault ─▶ raised (exit ≠ 0), or as a service: idle ─▶ its files change ─▶ starting
+    └── fault ─▶ raised (exit ≠ 0), or as a service: idle ─▶ its files change, time passes ─▶ starting
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ import structlog
 
 from provider.errors import ConfigError, ProviderError, UsageError
 from provider.link.presence import Identity
+from provider.live_config import LOOK_SECONDS, LiveConfig, Stamps
 from provider.policy.pause import OwnerPause, PauseFile
 from provider.serving import Serving, ServingPlan
 from provider.status.control import ControlServer
@@ -34,29 +36,31 @@ log = structlog.get_logger()
 
 Result = TypeVar("Result")
 
-# An idle service looks at its files so often; what may heal by itself is tried again so often.
-_LOOK_SECONDS = 2.0
+# A port, a disk, a download may be well by itself: an idle service tries again so often.
 _RETRY_SECONDS = 60.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Refused(ProviderError):
-    """The gateway's refusal, which no restart cures."""
+    """The gateway's refusal, which no restart cures. `retry_seconds`: then it may think otherwise."""
+
+    def __init__(self, text: str, retry_seconds: float) -> None:
+        super().__init__(text)
+        self.retry_seconds = retry_seconds
 
 
 class Daemon:
     """Its control socket answers from beginning to end, whatever state serving is in.
 
     `prepare` reads configuration, identity and models, each time it is called; it may block for long and
-    raises `ProviderError`. `rotate` makes a new key. `watched`: files whose change may cure a fault.
+    raises `ProviderError`. `rotate` makes a new key. A change of a file of `config` may cure a fault.
     """
 
     def __init__(
         self,
         *,
         control_socket: Path,
-        config_file: Path,
-        watched: Callable[[], tuple[Path, ...]],
+        config: LiveConfig,
         prepare: Callable[[], ServingPlan],
         rotate: Callable[[], Identity],
         pause_file: PauseFile,
@@ -64,8 +68,7 @@ class Daemon:
         service: bool,
     ) -> None:
         self._control_socket = control_socket
-        self._config_file = config_file
-        self._watched = watched
+        self._config = config
         self._prepare = prepare
         self._rotate = rotate
         self._pause_file = pause_file
@@ -113,7 +116,7 @@ class Daemon:
 
     async def _serve_or_idle(self) -> None:
         """Serve once. A fault is raised, or under the service waited out."""
-        files = self._fingerprint()
+        stamps = self._config.stamps()
         try:
             await self._serve()
         except ProviderError as error:
@@ -121,9 +124,7 @@ class Daemon:
                 raise
             self._state, self._reason = "idle", "; ".join(error.lines)
             log.error("idle", reason=self._reason)
-            # Configuration changes only with its file; a port, a disk, a download may be well in a minute.
-            heals = not isinstance(error, ConfigError | UsageError | Refused)
-            await self._until_changed(files, heals=heals)
+            await self._until_changed(stamps, _retry_after(error))
 
     async def _serve(self) -> None:
         self._state, self._reason = "starting", None
@@ -141,7 +142,8 @@ class Daemon:
             announcement.cancel()
             self._serving = None
         if end is not None:
-            raise Refused(f"{serving.board.gateway} doesn't take this provider: {end}")
+            again = math.inf if end.replaced else plan.link.refused_retry
+            raise Refused(f"{serving.board.gateway} doesn't take this provider: {end}", again)
 
     async def _announce(self, serving: Serving) -> None:
         """Say once that requests are answered now, and how to make one; or, before, why they aren't."""
@@ -169,19 +171,19 @@ class Daemon:
         self._state = "draining"
         self._stopping.set()
 
-    async def _until_changed(self, files: object, *, heals: bool) -> None:
-        waited = 0.0
-        while not self._stopping.is_set() and self._fingerprint() == files:
-            if heals and waited >= _RETRY_SECONDS:
+    async def _until_changed(self, stamps: Stamps, seconds: float) -> None:
+        """Return when a file isn't as it was when the attempt began, after `seconds`, or at the stop."""
+        until = time.monotonic() + seconds
+        while self._config.stamps() == stamps:
+            left = until - time.monotonic()
+            if left <= 0:
                 return
             try:
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(min(LOOK_SECONDS, left)):
                     await self._stopping.wait()
+                    return
             except TimeoutError:
-                waited += _LOOK_SECONDS
-
-    def _fingerprint(self) -> object:
-        return tuple(_stamp(file) for file in self._watched())
+                pass
 
     async def _unless_stopped(self, work: Callable[[], Result]) -> Result | None:
         """`work` in a thread that the process's end doesn't wait for; `None` when the stop came first."""
@@ -209,7 +211,8 @@ class Daemon:
             contract=None if serving is None else serving.contract,
             provider_id=None if identity is None else identity.provider_id,
             key_id=None if identity is None else identity.key.key_id,
-            config_file=str(self._config_file),
+            config_file=str(self._config.file),
+            config_remark=self._config.remark() if self._state == "serving" else None,
             local_url=None if serving is None or serving.gateway is None else serving.gateway.url,
             tasks=len(asyncio.all_tasks()),
         )
@@ -273,6 +276,13 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _retry_after(error: ProviderError) -> float:
+    """Seconds after which a fault may have healed though no file has changed."""
+    if isinstance(error, Refused):
+        return error.retry_seconds
+    return math.inf if isinstance(error, ConfigError | UsageError) else _RETRY_SECONDS
+
+
 def _buyers_view(serving: Serving) -> tuple[str, str]:
     """The origin that buyers call, and what a request to it needs besides."""
     if serving.gateway is not None:
@@ -307,11 +317,3 @@ def _in_daemon_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
 
     threading.Thread(target=body, name="blocking-work", daemon=True).start()
     return future
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    try:
-        facts = file.stat()
-    except OSError:
-        return None
-    return facts.st_mtime_ns, facts.st_size, facts.st_ino

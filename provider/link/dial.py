@@ -51,6 +51,7 @@ class LinkTimers:
 class LinkSettings:
     """Where to dial and how. `token_file` is read at each dial, `token` is one in memory instead.
 
+    `refused_retry`: seconds after which a service asks a gateway that refused it again.
     `tls`: `None` verifies certificates as usual.
     """
 
@@ -60,6 +61,7 @@ class LinkSettings:
     allow_insecure: bool = False
     user_agent: str = "malibu-provider"
     tls: ssl.SSLContext | None = None
+    refused_retry: float = 600.0
     timers: LinkTimers = LinkTimers()
 
 

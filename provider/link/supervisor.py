@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from gateway_protocol.messages import CloseCode
 from provider.link.backoff import LONG_WAIT_MS, Backoff, Verdict
 from provider.link.board import LinkBoard
 
@@ -31,6 +32,11 @@ class LinkEnd:
     detail: str
     lived_ms: float | None = None
     at_least_ms: int = 0
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another session of this identity has taken over: coming back, the two would take turns."""
+        return self.reason == f"close_{int(CloseCode.REPLACED)}"
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.detail}" if self.detail else self.reason

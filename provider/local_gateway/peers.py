@@ -55,10 +55,13 @@ class _Close(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LinkRules:
-    """What every link is held to. `tokens`: empty, none is asked for. `nonces`: of the latest challenges."""
+    """What every link is held to.
+
+    `tokens`: those in force; where there are none, none is asked for. `nonces`: of the latest challenges.
+    """
 
     gateway_id: str
-    tokens: Collection[str]
+    tokens: Callable[[], Collection[str]]
     timers: Timers
     most: int
     wall_ms: Callable[[], int]
@@ -145,7 +148,8 @@ class Peer:
                 refused(RefusedCode.TOO_MANY, "this gateway has all the providers it takes", wait_ms)
             )
             return False
-        if self._rules.tokens and not _token_fits(request, self._rules.tokens):
+        tokens = self._rules.tokens()
+        if tokens and not _token_fits(request, tokens):
             self._refuse(refused(RefusedCode.TOKEN_REFUSED, "this gateway asks for a provider token"))
             return False
         self._nonce = b64url(secrets.token_bytes(32))

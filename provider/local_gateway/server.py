@@ -26,7 +26,7 @@ from provider.local_gateway.models import Models
 from provider.local_gateway.page import Page, load_page
 from provider.local_gateway.peers import LinkRules, Peer
 from provider.local_gateway.providers import Directory
-from provider.local_gateway.settings import GatewaySettings
+from provider.local_gateway.settings import Access, GatewaySettings
 from provider.local_gateway.sqlite_ledger import LedgerError, SqliteLedger
 from provider.local_gateway.status import Status
 from provider.local_gateway.switchboard import Switchboard
@@ -45,6 +45,7 @@ class LocalGateway:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
+        self._provider_tokens = settings.access.provider_tokens
         self.url = ""
         self._keys = self._load_keys()
         self._tls = self._load_tls()
@@ -153,7 +154,7 @@ class LocalGateway:
         status = Status(settings, directory, broker, self.ledger)
         rules = LinkRules(
             gateway_id=f"gw_{secrets.token_hex(8)}",
-            tokens=settings.access.provider_tokens,
+            tokens=lambda: self._provider_tokens,
             timers=settings.timers,
             most=settings.caps.providers,
             wall_ms=self._wall_ms,
@@ -198,6 +199,11 @@ class LocalGateway:
     def link_url(self) -> str:
         """What a provider dials."""
         return self.url.replace("http", "ws", 1) + LINK_PATH
+
+    def admit(self, access: Access) -> None:
+        """Take over which providers may serve: keys at once, tokens at the next connection of each."""
+        self._provider_tokens = access.provider_tokens
+        self.switchboard.allow(access.provider_keys)
 
     async def aclose(self) -> None:
         """End running streams in a retryable error, close links so that they come back, free the port."""

@@ -23,6 +23,8 @@ from provider.status.history import Sum
 class ProcessFacts:
     """`state`: starting, serving, draining, idle. `reason`: why it is idle, in words. Times in seconds.
 
+    `config_remark`: how the configuration as it is now differs from the one in force, in words.
+
     `tasks`: on its event loop; each job and each connection is one.
     """
 
@@ -34,6 +36,7 @@ class ProcessFacts:
     provider_id: str | None
     key_id: str | None
     config_file: str
+    config_remark: str | None
     local_url: str | None
     tasks: int
 
@@ -49,6 +52,7 @@ def process_part(facts: ProcessFacts) -> dict[str, Any]:
         "provider_id": facts.provider_id,
         "key_id": facts.key_id,
         "config_file": facts.config_file,
+        "config_remark": facts.config_remark,
         "local_url": facts.local_url,
         "tasks": facts.tasks,
     }

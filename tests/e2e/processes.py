@@ -44,11 +44,14 @@ class Gateway(Running):
 class Daemon(Running):
     """`malibu-provider start --gateway`, scripted. `ready` waits until jobs are sent to it."""
 
-    def __init__(self, home: Path, script: Path, gateway_port: int, *, config: str = "") -> None:
-        home.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self, home: Path, script: Path, gateway_port: int, *, config: str = "", service: bool = False
+    ) -> None:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
         (home / "config.toml").write_text(config)
         arguments = ["start", "--gateway", f"ws://127.0.0.1:{gateway_port}", "--engine", "scripted"]
-        super().__init__(home, *arguments, "--script", str(script), "--model", MODEL)
+        arguments += ["--script", str(script), "--model", MODEL, *(["--service"] if service else [])]
+        super().__init__(home, *arguments)
 
     def ready(self) -> Daemon:
         self.wait_for("ready: ")
@@ -162,6 +165,11 @@ class Buyer:
         async with asyncio.timeout(seconds):
             await self._task
         return self.text
+
+    async def refusal(self, *, seconds: float = 60.0) -> dict[str, Any]:
+        """The error of an answer that is one JSON document."""
+        error: dict[str, Any] = json.loads(await self.done(seconds=seconds))["error"]
+        return error
 
     def leave(self) -> None:
         self._task.cancel()

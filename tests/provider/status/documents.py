@@ -16,6 +16,7 @@ WELL: dict[str, Any] = {
         "provider_id": "prov_abcdefghijklmnopqrstuvwxyz",
         "key_id": "thumb",
         "config_file": "/home/me/config.toml",
+        "config_remark": None,
         "local_url": None,
         "tasks": 12,
     },
