@@ -35,7 +35,8 @@ WEATHER: Mapping[str, Any] = {
         "parameters": {
             "type": "object",
             "properties": {
-                "city": {"type": "string"},
+                # Bounded, so that a model that babbles comes to an end too.
+                "city": {"type": "string", "maxLength": 40},
                 "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
             },
             "required": ["city", "unit"],

@@ -229,7 +229,8 @@ class Launchd:
             raise ServiceError("the service is not installed; `malibu-provider service install`")
 
     def _is_homebrews(self) -> bool:
-        return (self._agents / f"{HOMEBREW_LABEL}.plist").is_file()
+        # A label of one's own, as `self-test` has, meets nobody's.
+        return self._label == LABEL and (self._agents / f"{HOMEBREW_LABEL}.plist").is_file()
 
     def _refuse_homebrew(self) -> None:
         if self._is_homebrews():

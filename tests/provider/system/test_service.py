@@ -269,6 +269,10 @@ def test_homebrews_service_is_not_doubled(launchd: Launchd, agents: Path, spec: 
     launchd.stop()
     assert launchd.status().other
     launchd.uninstall()
+    throw_away = Launchd(agents=agents, uid=UID, label="tech.malibu.provider.selftest.1")
+    throw_away.install(spec)
+    assert throw_away.status().running
+    throw_away.uninstall()
 
 
 @pytest.mark.parametrize("command", ["start", "stop", "restart"])
