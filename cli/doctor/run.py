@@ -171,6 +171,8 @@ def _weights(settings: Settings, models_folder: Path) -> dict[str, int]:
 
 def _port(settings: Settings, status: Mapping[str, Any] | None) -> Check:
     host, port = settings.local_gateway.host, settings.local_gateway.port
+    if status is not None and status["process"]["state"] == "serving" and not status["process"]["local_url"]:
+        return ok("port", "not used: the daemon serves another gateway")
     local = urlsplit((status or {}).get("process", {}).get("local_url") or "")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.settimeout(1.0)

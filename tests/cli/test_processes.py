@@ -136,6 +136,8 @@ def test_doctor_on_a_daemon_whose_gateway_is_gone_or_gives_no_jobs(
         found = failing(home)
         assert {"gateway", "registered", "routable"} <= found.keys()
         assert "refused" in found["gateway"]
+    # What listens on the port of a local gateway is no matter to a daemon that has none.
+    (home / "config.toml").write_text(f"[local_gateway]\nport = {port}\n")
     with (
         Running(other, "gateway", "--port", str(port)) as gateway,
         start(home, script, "--gateway", f"ws://127.0.0.1:{port}") as daemon,
