@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run, none failed for the time it took: a check must say the same twice. To look
+# for new ones: HYPOTHESIS_PROFILE=explore scripts/check tests/… (what is found becomes a test of its own).
+settings.register_profile(
+    "check", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "explore", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -62,7 +62,8 @@ class GenerationRequest:
     `generation_id`: unique for each attempt. `messages`: as the chat template takes them (arguments as
     objects). `tools`: withheld (`None`) where the model must not see them. `max_tokens`: the buyer's number,
     lowered by the engine (`token_budget`); `None` when the buyer gave none. `tenant` `None`: no prompt cache.
-    `constraint`: what a grammar must hold (`grammar`), `None` for free text.
+    `constraint`: what a grammar must hold (`grammar`), `None` for free text. `watched`: its reader may end
+    the answer at any token, as for a stop string: each is handed on at once.
     """
 
     generation_id: str
@@ -74,6 +75,7 @@ class GenerationRequest:
     max_tokens: int | None = None
     tenant: str | None = None
     constraint: Constraint | None = None
+    watched: bool = False
 
 
 class TokenLogprob(NamedTuple):
@@ -131,9 +133,13 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one or several steps, in order; never empty."""
+    """The tokens of one or several steps, in order; never empty.
+
+    `together`: the engine handed them on in one go, since it is faster than anyone reads: they share a chunk.
+    """
 
     tokens: tuple[Token, ...]
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Protocol
 
 from provider.engine.base import (
@@ -41,6 +42,7 @@ class OpenGeneration:
         self._controls = controls
         self._events: list[EngineEvent] = []
         self._tokens: list[Token] = []
+        self._unread_together = 0
         self._waiter: asyncio.Future[None] | None = None
         self._cancelled = False
         self._fetched_end = False
@@ -59,6 +61,7 @@ class OpenGeneration:
                 self._waiter = None
         self._flush_tokens()
         events, self._events = self._events, []
+        self._unread_together = 0
         self._fetched_end = self.ended
         if self._held_by_queue and not self.ended:
             self._held_by_queue = False
@@ -84,14 +87,13 @@ class OpenGeneration:
         if self.ended:
             return
         self.first_token_seen = True
-        if row.logprobs is None:
-            self._tokens.extend(map(Token, row.texts, row.ids))
+        if row.together and len(row.ids) > 1:
+            self._flush_tokens()
+            self._events.append(Tokens(tuple(_tokens_of(row)), together=True))
+            self._unread_together += len(row.ids)
         else:
-            self._tokens.extend(
-                Token(text, token_id, chosen, top)
-                for text, token_id, (chosen, top) in zip(row.texts, row.ids, row.logprobs, strict=True)
-            )
-        if len(self._tokens) > HIGH_WATER and not self._held_by_queue:
+            self._tokens.extend(_tokens_of(row))
+        if len(self._tokens) + self._unread_together > HIGH_WATER and not self._held_by_queue:
             self._held_by_queue = True
             self._tell_pause()
         self._wake()
@@ -118,3 +120,12 @@ class OpenGeneration:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _tokens_of(row: TokenRow) -> Iterator[Token]:
+    if row.logprobs is None:
+        return map(Token, row.texts, row.ids)
+    return (
+        Token(text, token_id, chosen, top)
+        for text, token_id, (chosen, top) in zip(row.texts, row.ids, row.logprobs, strict=True)
+    )

@@ -1,7 +1,7 @@
 """What daemon and engine child say to each other over their socketpair: one pickle a frame, length first.
 
 Both ends are this package in one interpreter version, and the socket is inherited, never opened to others:
-pickle's trust in its peer is warranted. A frame from the child holds the events of one step for all jobs.
+pickle's trust in its peer is warranted. A frame from the child holds the events of some steps for all jobs.
 """
 
 from __future__ import annotations
@@ -72,12 +72,16 @@ class Serving(NamedTuple):
 
 
 class TokenRow(NamedTuple):
-    """Tokens of one job in order, column by column; `logprobs` is `None` or one entry for each token."""
+    """Tokens of one job in order, column by column; `logprobs` is `None` or one entry for each token.
+
+    `together`: see `Tokens`.
+    """
 
     serial: int
     texts: tuple[str, ...]
     ids: tuple[int, ...]
     logprobs: tuple[tuple[TokenLogprob, tuple[TokenLogprob, ...]], ...] | None
+    together: bool = False
 
 
 class JobEvent(NamedTuple):
@@ -89,7 +93,7 @@ class JobEvent(NamedTuple):
 
 @dataclass(slots=True)
 class Beat:
-    """One turn of the step loop: its totals since the child's start and, in order, what happened to jobs."""
+    """Turns of the step loop: its totals since the child's start and, in order, what happened to jobs."""
 
     steps: int = 0
     generated_tokens: int = 0

@@ -13,7 +13,7 @@ from gateway_protocol.errors import ErrorCode
 from provider.engine.base import Rejected
 from provider.engine.token_budget import answer_tokens, no_room_message, room_needed
 
-# mlx-lm grows a cache by this many tokens at a time.
+# mlx-lm grows a cache by so many tokens at a time: all but one of them may lie beyond a row's end.
 ALLOCATION_STEP: Final = 256
 
 
@@ -33,7 +33,7 @@ class KvCost:
     fixed_bytes: int = 0
 
     def row_bytes(self, tokens: int) -> int:
-        allocated = -(-tokens // ALLOCATION_STEP) * ALLOCATION_STEP
+        allocated = tokens + ALLOCATION_STEP - 1
         growing = sum(
             layer.bytes_per_token * (allocated if layer.window is None else min(allocated, layer.window))
             for layer in self.layers

@@ -97,6 +97,7 @@ class ResidentModel:
             detokenizer=self.text.vocabulary.detokenizer(),
             sampler=sampler_for(prepared.sampling),
             processors=list(processors_for(prepared.sampling, len(prepared.prompt))),
+            watched=prepared.watched,
         )
         if prepared.grammar is not None:
             row.grammar = prepared.grammar.row()

@@ -53,6 +53,12 @@ class PreparedJob:
         return self.text.spec
 
     @property
+    def watched(self) -> bool:
+        """Whether the daemon may end the answer at any token, as at a first call that no grammar ends."""
+        request, grammar = self.job.request, self.grammar
+        return request.watched or (bool(request.tools) and not (grammar is not None and grammar.calls))
+
+    @property
     def cache_key(self) -> tuple[str, str] | None:
         """Whose computed prompts this job may use (`prompt_cache`); `None`: nobody's."""
         tenant = self.job.request.tenant
@@ -69,6 +75,7 @@ class Row:
     processors: list[Any]
     grammar: GrammarRow | None = None
     uid: int | None = None
+    watched: bool = False
     generated: int = 0
     texts: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -87,6 +94,6 @@ class Row:
         if not self.ids:
             return None
         logprobs = tuple(self.logprobs) if self.wants_logprobs else None
-        row = TokenRow(self.job.serial, tuple(self.texts), tuple(self.ids), logprobs)
+        row = TokenRow(self.job.serial, tuple(self.texts), tuple(self.ids), logprobs, together=True)
         self.texts, self.ids, self.logprobs = [], [], []
         return row

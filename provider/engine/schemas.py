@@ -254,9 +254,17 @@ def names_only(schema: Mapping[str, Any]) -> Schema:
     return {
         "type": "object",
         "properties": {str(name): {} for name in names},
-        "required": [name for name in required if name in names] if isinstance(required, list) else [],
+        "required": _strings(required, among=names),
         "additionalProperties": False,
     }
+
+
+def _strings(listed: Any, *, among: Mapping[str, Any]) -> list[str]:
+    return (
+        [name for name in listed if isinstance(name, str) and name in among]
+        if isinstance(listed, list)
+        else []
+    )
 
 
 def patterns_of(node: Any) -> Iterator[str]:

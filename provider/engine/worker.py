@@ -29,12 +29,13 @@ from provider.engine.base import (
 )
 from provider.engine.ipc import Beat, ChildChannel, Hello, JobEvent, ModelReport, Serving, Setup
 from provider.engine.memory import MachineMemory
+from provider.engine.pace import Pace
 from provider.engine.prompt import TextModel
 from provider.engine.prompt_cache import PromptCache
 from provider.engine.render import Prepared, Renderer
 from provider.engine.resident import ResidentModel
 from provider.engine.residents import Residents
-from provider.engine.row import Job, PreparedJob
+from provider.engine.row import Job, PreparedJob, Row
 from provider.engine.spec import ModelSpec
 from provider.engine.waiting_room import WaitingRoom
 
@@ -85,6 +86,7 @@ class MlxBackend:
         self._serving = False
         self._failed_steps = 0
         self._beat = Beat(limit_bytes=self._memory.limit_bytes)
+        self._pace = Pace()
 
     def start(self) -> None:
         self._renderer.start()
@@ -155,10 +157,13 @@ class MlxBackend:
         if (ended := self._residents.advance()) is not None:
             self._on_loaded(ended)
         self._admit()
-        for resident in self._residents.all():
-            if resident.busy:
-                self._step(resident)
-        self._send_beat()
+        if self._beat.rows:
+            # A step takes its time, the more so with a prompt in it: what is known goes out before it.
+            self._hand_on()
+        began = time.monotonic()
+        urgent = [self._step(resident) for resident in self._residents.all() if resident.busy]
+        if not urgent or any(urgent) or self._pace.due(began, time.monotonic()):
+            self._hand_on()
 
     def _idle_seconds(self) -> float:
         """How long nothing will have to be done unless someone calls."""
@@ -169,8 +174,13 @@ class MlxBackend:
         deadline = self._waiting.seconds_to_deadline()
         return IDLE_BEAT_SECONDS if deadline is None else min(IDLE_BEAT_SECONDS, deadline)
 
-    def _send_beat(self) -> None:
+    def _hand_on(self) -> None:
+        """Everything that the daemon doesn't have yet."""
         beat = self._beat
+        for resident in self._residents.all():
+            for row in resident.rows():
+                self._take_output(row)
+        self._pace.handed_on(time.monotonic())
         beat.active_bytes = self._memory.active_bytes
         beat.cache_bytes = mx.get_cache_memory()
         self._channel.send(beat)
@@ -180,6 +190,10 @@ class MlxBackend:
             cancels=beat.cancels,
             limit_bytes=self._memory.limit_bytes,
         )
+
+    def _take_output(self, row: Row) -> None:
+        if (output := row.take_output()) is not None:
+            self._beat.rows.append(output)
 
     def _tell(self, job: Job, event: EngineEvent) -> None:
         self._beat.rows.append(JobEvent(job.serial, event))
@@ -248,6 +262,7 @@ class MlxBackend:
             for row in resident.rows():
                 if row.job.cancelled:
                     resident.remove(row)
+                    self._take_output(row)
                     self._tell(
                         row.job, Finished(StopCause.CANCELLED, row.generated, row.job.steps_after_cancel)
                     )
@@ -259,12 +274,12 @@ class MlxBackend:
                     resident.hold(row)
                 elif not row.job.paused and row.uid is None:
                     end = resident.release(row)
-                    if (output := row.take_output()) is not None:
-                        self._beat.rows.append(output)
+                    self._take_output(row)
                     if end is not None:
                         self._tell(row.job, end)
 
-    def _step(self, resident: ResidentModel) -> None:
+    def _step(self, resident: ResidentModel) -> bool:
+        """One step of a model's batch; whether the daemon must have what came of it at once."""
         before = resident.rows()
         try:
             advanced = resident.step()
@@ -275,8 +290,9 @@ class MlxBackend:
             if self._failed_steps >= FAILED_STEPS_IN_A_ROW:
                 os._exit(71)
             for row in resident.reset():
+                self._take_output(row)
                 self._tell(row.job, Failed("step_error", "the engine's step failed"))
-            return
+            return True
         if advanced:
             self._failed_steps = 0
         self._beat.steps += 1
@@ -284,8 +300,11 @@ class MlxBackend:
         for row in before:
             if row.job.cancelled and row.uid is not None:
                 row.job.steps_after_cancel += 1
+        urgent = False
         for row, end in advanced:
-            if (output := row.take_output()) is not None:
-                self._beat.rows.append(output)
+            urgent = urgent or row.watched or row.generated == 1
             if end is not None:
+                self._take_output(row)
                 self._tell(row.job, end)
+                urgent = True
+        return urgent

@@ -58,6 +58,7 @@ class Plan:
             max_tokens=req.max_tokens,
             tenant=tenant,
             constraint=self._constraint(tools),
+            watched=bool(req.stop),
         )
 
     def call_policy(self, admitted: Admitted) -> CallPolicy:

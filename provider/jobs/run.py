@@ -150,7 +150,7 @@ class JobRunner:
         while True:
             for event in await events():
                 if isinstance(event, Tokens):
-                    self._tokens(job, event.tokens)
+                    self._tokens(job, event.tokens, together=event.together)
                 elif isinstance(event, Admitted):
                     self._admitted(job, event)
                 else:
@@ -190,7 +190,7 @@ class JobRunner:
         self._outbox.accept(job.job_id, self._frame(accepted))
         self._wires.wake()
 
-    def _tokens(self, job: Job, tokens: Sequence[Token]) -> None:
+    def _tokens(self, job: Job, tokens: Sequence[Token], *, together: bool) -> None:
         if job.decided:
             return
         assert job.pipeline is not None
@@ -202,7 +202,7 @@ class JobRunner:
         job.last_token_at = now
         jobs = self._admission.promised
         behind = jobs >= BEHIND_JOBS and jobs * len(tokens) >= BEHIND_TOKENS
-        self._say(job, job.pipeline.feed(tokens, joined=behind))
+        self._say(job, job.pipeline.feed(tokens, joined=together or behind))
         if job.pipeline.done:
             self._conclude(job)
         elif job.pipeline.stop_wanted and job.generation is not None:

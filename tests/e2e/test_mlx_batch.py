@@ -240,8 +240,9 @@ async def test_a_prompt_over_one_mebibyte_is_refused_by_its_code(it: Stack) -> N
 
 async def test_the_child_is_killed_in_the_middle(it: Stack) -> None:
     """One retryable error event and [DONE] for a stream, 502 for a buffered answer; the next job works."""
-    stream, other = await begin(it, endless(), 5), await begin(it, endless(), 1)
     asking = asyncio.create_task(it.post(endless()))
+    await eventually(lambda: bool(counted(it).generations) and counted(it).generations[0].first_token_seen)
+    stream, other = await begin(it, endless(), 5), await begin(it, endless(), 1)
     sdk = await it.openai.chat.completions.create(**endless(), stream=True)
     chunks = aiter(sdk)
     await anext(chunks)

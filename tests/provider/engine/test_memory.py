@@ -67,7 +67,7 @@ def test_windows_and_recurrent_layers_cost_what_they_keep(tmp_path: Path, kind: 
     per_layer = 2 * 2 * 16 * 4
     if kind == "sliding-window":
         assert [layer.window for layer in cost.layers] == [32, None, 32, None]
-        assert cost.row_bytes(4096) == 2 * per_layer * (32 + 4096)
+        assert cost.row_bytes(4096) == 2 * per_layer * (32 + 4096 + 255)
     else:
         assert [layer.bytes_per_token for layer in cost.layers] == [per_layer]
         assert cost.fixed_bytes > 0
@@ -147,7 +147,7 @@ async def test_waiting_too_long_for_memory_is_an_overload(start_engine: StartEng
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("tokens", "slots"), [(8192 * 3 + 500, 3), (100, 1)])
+@pytest.mark.parametrize(("tokens", "slots"), [((8192 + 255) * 3 + 500, 3), (100, 1)])
 async def test_slots_are_what_memory_holds(start_engine: StartEngine, tokens: int, slots: int) -> None:
     limit = WEIGHTS + tokens * TOKEN
     engine = await start_engine(EngineSettings(models=(spec(),), memory_limit_bytes=limit))

@@ -147,6 +147,11 @@ def test_nothing_that_json_can_say_breaks_it(schema: Any) -> None:
         rung.change(prepared)
 
 
+def test_names_of_required_parameters_that_are_no_names_are_dropped() -> None:
+    schema = {"properties": {"a": {}}, "required": [{}, ["a"], None, "a"]}
+    assert schemas.names_only(schema)["required"] == ["a"]
+
+
 def test_the_rungs_keep_ever_less() -> None:
     schema = {
         "type": "object",
