@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from platform import python_version
@@ -17,7 +18,7 @@ from typing import Any
 
 from gateway_protocol.messages import Machine, Software
 from provider.config import Settings
-from provider.daemon import Daemon, on_signals, say
+from provider.daemon import Daemon, note, on_signals, say
 from provider.engine.process import EngineProcess
 from provider.engine.spec import EngineSettings, ModelSpec
 from provider.errors import ProviderError
@@ -49,6 +50,8 @@ async def run_start(config: LiveConfig, paths: Paths, *, local: bool, service: b
     paths.create()
     # A service has no terminal; a daemon in the foreground has nothing else.
     log_stream = RotatingFile(paths.log_file) if service else None
+    # As it is until the configuration, which may be faulty, says how.
+    configure_logs(stream=log_stream)
     rest_until: float | None = None
 
     def prepare() -> ServingPlan:
@@ -59,7 +62,7 @@ async def run_start(config: LiveConfig, paths: Paths, *, local: bool, service: b
                 f"crashed {CRASHES} times in {WITHIN_SECONDS / 60:.0f} minutes; rests until"
                 f" {time.strftime('%H:%M', time.localtime(rest_until))}, then tries again"
             )
-        return serving_plan(settings, paths, local=local)
+        return serving_plan(settings, paths, local=local, tell=note if service else say)
 
     with acquire(paths.lock_file, wait=service):
         guard = CrashLoopGuard(paths.state / "starts.json") if service else None
@@ -103,7 +106,7 @@ async def run_measure(settings: Settings, paths: Paths) -> dict[str, Any]:
     paths.create()
     configure_logs("warning", settings.log.format)
     with acquire(paths.lock_file):
-        models = await asyncio.to_thread(find_models, settings, paths)
+        models = await asyncio.to_thread(find_models, settings, paths, say)
         engine = EngineProcess(engine_settings(settings, models))
         try:
             await engine.start()
@@ -125,10 +128,12 @@ def product_version() -> str:
     return installed_version("malibu-provider")
 
 
-def serving_plan(settings: Settings, paths: Paths, *, local: bool) -> ServingPlan:
-    """Everything that serving needs. Blocks: reads files, may fetch models."""
+def serving_plan(
+    settings: Settings, paths: Paths, *, local: bool, tell: Callable[[str], None]
+) -> ServingPlan:
+    """Everything that serving needs. Blocks: reads files, may fetch models, of which it tells its owner."""
     machine = this_machine(paths.state)
-    hardware, models = machine.hardware(), find_models(settings, paths)
+    hardware, models = machine.hardware(), find_models(settings, paths, tell)
     return ServingPlan(
         engine=engine_settings(settings, models),
         rules=answer_rules(settings),
@@ -202,15 +207,15 @@ def measured_setup(settings: Settings, models: tuple[ModelSpec, ...]) -> str:
     return " ".join((settings.engine.kind, installed_version("mlx"), models[0].revision or "")).strip()
 
 
-def find_models(settings: Settings, paths: Paths) -> tuple[ModelSpec, ...]:
-    """What the engine is to serve; a model that isn't here is fetched, with progress on stderr. Blocks."""
+def find_models(settings: Settings, paths: Paths, tell: Callable[[str], None]) -> tuple[ModelSpec, ...]:
+    """What the engine is to serve; a model that isn't here is fetched, with its progress told. Blocks."""
     library = model_library(settings, paths)
     specs = []
     for name in settings.engine.models or (DEMO_MODEL,):
         model = library.identify(name)
         folder = None
         if settings.engine.kind == "mlx":
-            folder = library.find(model) or library.pull(model, say)
+            folder = library.find(model) or library.pull(model, tell)
         specs.append(library.spec(model, folder))
     return tuple(specs)
 
@@ -320,4 +325,4 @@ def _lines(file: Path | None) -> frozenset[str]:
 
 
 def _identity(stored: StoredIdentity) -> Identity:
-    return Identity(stored.provider_id, stored.key, stored.previous)
+    return Identity(stored.provider_id, stored.key, stored.consents)

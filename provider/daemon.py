@@ -74,6 +74,7 @@ class Daemon:
         self._pause_file = pause_file
         self._version = version
         self._service = service
+        self._tell = note if service else say
         self._state = "starting"
         self._reason: str | None = None
         self._began = time.monotonic()
@@ -151,12 +152,12 @@ class Daemon:
         if self._state == "starting":
             self._state = "serving"
         if not serving.board.routable:
-            say(self.document()["health"]["summary"])
+            self._tell(self.document()["health"]["summary"])
         await serving.routable()
         models = list(serving.engine.models())
         origin, key = _buyers_view(serving)
-        say(f"ready: {origin}/v1 (model {', '.join(models)})")
-        say(
+        self._tell(f"ready: {origin}/v1 (model {', '.join(models)})")
+        self._tell(
             f"try: curl {origin}/v1/chat/completions{key} -H 'Content-Type: application/json'"
             f' -d \'{{"model": "{models[0]}", "messages": [{{"role": "user", "content": "Hello"}}]}}\''
         )
@@ -274,6 +275,11 @@ def on_signals(handler: Callable[[], None]) -> None:
 def say(line: str) -> None:
     """A line for the person at the terminal."""
     print(line, file=sys.stderr, flush=True)
+
+
+def note(line: str) -> None:
+    """The same where there is no terminal: what a service prints is kept for its crashes."""
+    log.info("told", line=line)
 
 
 def _retry_after(error: ProviderError) -> float:

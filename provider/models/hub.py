@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,11 @@ def pull(repository: str, revision: str | None, report: Callable[[str], None]) -
     """
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    if not sys.stderr.isatty():
+        # Bars are for a terminal; a service's file would fill with them.
+        disable_progress_bars()
     try:
         plan = snapshot_download(repository, revision=revision, allow_patterns=FILES, dry_run=True)
         missing = sum(file.file_size or 0 for file in plan if file.will_download)

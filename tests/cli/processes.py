@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,14 @@ class Running:
             line = found()
         assert line is not None, "\n".join(self.lines)
         return line
+
+    def wait_for_log(self, text: str) -> None:
+        """Wait until a line of a service's log contains `text`."""
+        log, ends = self.home / "logs" / "daemon.log", time.monotonic() + SECONDS
+        while not (log.is_file() and text in log.read_text("utf-8")):
+            assert self.process.poll() is None, self.lines
+            assert time.monotonic() < ends, log.read_text("utf-8") if log.is_file() else "no log"
+            time.sleep(0.05)
 
     def end(self) -> int:
         """Wait for its end; the exit code."""

@@ -196,10 +196,14 @@ def test_a_service_waits_for_its_configuration_to_be_mended(home: Path, script: 
         config.write_text(
             f'[engine]\nkind = "scripted"\nscript = "{script}"\n[local_gateway]\nport = {port}\n'
         )
-        daemon.wait_for("ready: ")
+        daemon.wait_for_log("ready: ")
         assert command(home, "stop").returncode == 0
         assert daemon.end() == 0
-    assert "provider_registered" in (home / "logs" / "daemon.log").read_text()
+        # What launchd and systemd keep of it is for crashes.
+        assert daemon.lines == []
+    log = [json.loads(line) for line in (home / "logs" / "daemon.log").read_text().splitlines()]
+    events = [line["event"] for line in log]
+    assert events.index("idle") < events.index("provider_registered")
 
 
 @pytest.mark.slow
@@ -210,7 +214,7 @@ def test_a_service_that_keeps_crashing_rests_and_says_so(home: Path, script: Pat
     )
     starts = home / "starts.json"
     with Running(home, "start", "--service", "--local") as daemon:
-        daemon.wait_for("ready: ")
+        daemon.wait_for_log("ready: ")
         daemon.process.send_signal(signal.SIGKILL)
         daemon.end()
     (crashed,) = json.loads(starts.read_text())
@@ -226,5 +230,6 @@ def test_a_service_that_keeps_crashing_rests_and_says_so(home: Path, script: Pat
         assert command(home, "stop").returncode == 0
         assert daemon.end() == 0
     assert not starts.exists()
+    (home / "logs" / "daemon.log").unlink()
     with Running(home, "start", "--service", "--local") as daemon:
-        daemon.wait_for("ready: ")
+        daemon.wait_for_log("ready: ")
