@@ -27,12 +27,15 @@ from gateway_protocol.messages.parts import (
 
 
 class Register(Wire):
+    """`previous`: the last key's consent to this one; `earlier`: the consents before it, newest first."""
+
     type: Literal["register"] = "register"
     protocol_version: int
     provider_id: str
     public_key: str
     signature: str
     previous: PreviousKey | None = None
+    earlier: tuple[PreviousKey, ...] = ()
     software: Software
     machine: Machine
     models: tuple[OfferedModel, ...]

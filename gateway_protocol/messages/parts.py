@@ -180,9 +180,14 @@ class JobError(Wire):
 
 
 class Nack(Wire):
-    """Either direction. `in_reply_to`: the `type` of the frame that was not acted upon, if known."""
+    """Either direction. `in_reply_to`: the `type` of the frame that was not acted upon, if known.
+
+    `job_id`, `attempt`: the job that this frame named, as far as it could be read.
+    """
 
     type: Literal["nack"] = "nack"
     in_reply_to: str | None = None
+    job_id: str | None = None
+    attempt: PositiveInt | None = None
     code: NackCode
     message: str

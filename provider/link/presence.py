@@ -30,11 +30,11 @@ from provider.jobs.dispatcher import JobDispatcher
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this provider is. `previous`: the last key's consent, until a gateway has pinned the new one."""
+    """Who this provider is. `consents`: of the last key to this one, of the one before to that, and so on."""
 
     provider_id: str
     key: ProviderKey
-    previous: PreviousKey | None = None
+    consents: tuple[PreviousKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ class Presence:
                 nonce=challenge.nonce,
                 provider_id=identity.provider_id,
             ),
-            previous=identity.previous,
+            previous=identity.consents[0] if identity.consents else None,
+            earlier=identity.consents[1:],
             software=profile.software,
             machine=profile.machine,
             models=tuple(

@@ -13,7 +13,9 @@ import math
 from collections.abc import Callable, Collection
 from functools import partial
 
+from gateway_protocol.answer_check import AnswerBounds, AnswerCheck
 from gateway_protocol.errors import ApiError, ErrorCode
+from gateway_protocol.families import Family
 from gateway_protocol.messages import (
     JobCancel,
     JobCompleted,
@@ -265,14 +267,18 @@ class Broker:
     def _offer(self, job: Job, provider_id: str) -> None:
         record = self._directory.records[provider_id]
         offered = record.offered(job.spec.model)
+        assert offered is not None, "dispatch knows a provider by the models it has registered"
         attempt = Attempt(
             job_id=job.spec.job_id,
             number=job.attempts + 1,
             provider_id=provider_id,
             model=job.spec.model,
             spec=job.spec,
-            revision=offered.revision if offered else None,
+            family=Family(offered.family),
+            revision=offered.revision,
+            signed_by=record.public_key,
             job=job,
+            check=AnswerCheck(AnswerBounds.of(job.spec.request, offered)),
             offered_at=self._loop.time(),
         )
         record.attempts[attempt.job_id, attempt.number] = attempt

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gateway_protocol.consents import registered_keys
 from gateway_protocol.messages import PROTOCOL_VERSION, CloseCode, Refused, RefusedCode, Register
-from gateway_protocol.signing import thumbprint, verify_consent, verify_registration
+from gateway_protocol.signing import thumbprint, verify_registration
 
 CLOSE_CODES: Final = {
     RefusedCode.MALFORMED: CloseCode.MALFORMED,
@@ -60,11 +61,25 @@ def check_registration(
             RefusedCode.BAD_SIGNATURE,
             "the signature doesn't fit the key, this challenge or the address of this gateway",
         )
-    if allowed is not None and thumbprint(register.public_key) not in allowed:
+    if not may_serve(register, allowed):
         return refused(RefusedCode.KEY_NOT_ALLOWED, "this key is not on the gateway's list")
-    if pinned is not None and pinned != register.public_key and not _consented(register, pinned):
+    if pinned is not None and pinned not in registered_keys(register):
         return refused(RefusedCode.KEY_MISMATCH, "another key is pinned for this provider_id")
     return None
+
+
+def may_serve(register: Register, allowed: Collection[str] | None) -> bool:
+    """Whether the key is on the list, or a key that is has consented to it, over others if need be.
+
+    So a list needn't be written anew when a provider changes its key.
+    """
+    return allowed is None or any(thumbprint(key) in allowed for key in registered_keys(register))
+
+
+def keys_to_pin(register: Register, pinned: str | None) -> list[str]:
+    """The keys that followed the pinned one, oldest first, the registering one last."""
+    keys = registered_keys(register)
+    return keys[: keys.index(pinned)][::-1] if pinned in keys else [register.public_key]
 
 
 def refused(code: RefusedCode, message: str, retry_after_ms: int | None = None) -> Refused:
@@ -88,18 +103,4 @@ def _signed(register: Register, dialled: Dialled, nonces: Sequence[str]) -> bool
         )
         for nonce in nonces
         for origin in dialled.origins
-    )
-
-
-def _consented(register: Register, pinned: str) -> bool:
-    previous = register.previous
-    return (
-        previous is not None
-        and previous.public_key == pinned
-        and verify_consent(
-            previous.signature,
-            provider_id=register.provider_id,
-            previous_public_key=pinned,
-            public_key=register.public_key,
-        )
     )

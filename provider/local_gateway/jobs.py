@@ -14,30 +14,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway_protocol.answer import AnswerCollector
+from gateway_protocol.answer_check import AnswerCheck
 from gateway_protocol.errors import ApiError, ErrorCode, Fault
-from gateway_protocol.messages import Delta, JobAccepted, JobChunk, JobCompleted, JobFailed, JobRejected
+from gateway_protocol.families import Family
+from gateway_protocol.messages import Delta, JobAccepted, JobChunk, JobCompleted, JobFailed
 from gateway_protocol.openai_types import CheckedRequest
 from provider.local_gateway.delivery import Delivery, Item, Outcome
 from provider.local_gateway.job_state import AWAY, Move, Phase, Waits, transition
-
-# What is the gateway's alone to say: keys, quotas and routes are no provider's business.
-GATEWAYS_OWN = frozenset(
-    {
-        ErrorCode.INVALID_API_KEY,
-        ErrorCode.FORBIDDEN,
-        ErrorCode.UNKNOWN_URL,
-        ErrorCode.METHOD_NOT_ALLOWED,
-        ErrorCode.RATE_LIMITED,
-    }
-)
-
-
-def _believed(error: ApiError) -> ApiError:
-    """A provider's error, or the provider's own fault where it says what isn't its to say."""
-    if error.code not in GATEWAYS_OWN:
-        return error
-    message = "The provider refused the request for a reason that isn't its to give."
-    return ApiError(ErrorCode.PROVIDER_ERROR, message, inference_ran=error.inference_ran)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +51,8 @@ class JobSpec:
 class Attempt:
     """One offer to one provider. `job`: who waits for it, `None` once nobody does.
 
-    `revision`: the model's, as registered when the job was offered. `collector`: the answer so far.
+    `family`, `revision`: the model's, as registered when the job was offered; `signed_by`: the provider's key
+    then. `collector`: the answer so far; `check`: what it is held to.
     """
 
     job_id: str
@@ -76,9 +60,13 @@ class Attempt:
     provider_id: str
     model: str
     spec: JobSpec
+    family: Family
     revision: str | None
+    signed_by: str
     job: Job | None
+    check: AnswerCheck
     collector: AnswerCollector = field(default_factory=AnswerCollector)
+    accepted: bool = False
     offered_at: float = 0.0
     dropped_at: float | None = None
 
@@ -167,17 +155,16 @@ class Job:
     def completed(self, frame: JobCompleted) -> None:
         self._end(Outcome(frame.finish_reason, frame.usage, frame.receipt))
 
-    def failed(self, frame: JobFailed) -> None:
-        error = _believed(frame.error.to_api_error())
+    def failed(self, frame: JobFailed, error: ApiError) -> None:
+        """`error`: the frame's, as judged (`endings`)."""
         if error.fault is Fault.PROVIDER and self.phase is not Phase.ANSWERING:
             self._give_up(error)
         else:
             self._end(Outcome(None, frame.usage, frame.receipt, error))
 
-    def rejected(self, frame: JobRejected) -> None:
-        error = _believed(frame.error.to_api_error(frame.retry_after_ms))
-        # Only a 4xx can be the buyer's doing before inference, whomever the provider blames.
-        if error.fault is Fault.BUYER and error.http_status < 500:
+    def rejected(self, error: ApiError) -> None:
+        """`error`: the frame's, as judged (`endings`)."""
+        if error.fault is Fault.BUYER:
             self._end(Outcome(None, None, None, error))
         else:
             self._give_up(error)

@@ -23,8 +23,8 @@ from gateway_protocol.messages import (
 )
 from gateway_protocol.openai_types import CheckedRequest, Contract
 from gateway_protocol.session import GatewayJobs
-from gateway_protocol.signing import thumbprint
 from provider.local_gateway.dispatch import Candidate
+from provider.local_gateway.handshake import may_serve
 from provider.local_gateway.jobs import Attempt
 
 _SERVABLE = frozenset({ModelState.READY, ModelState.UNLOADED})
@@ -44,17 +44,18 @@ class Link(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ProviderRecord:
-    """`jobs`: their frames' state, which outlives links. `attempts`: by (job, number), each holding a slot.
+    """`keys`: its public keys, in the order in which they came into force; the last one is in force.
+
+    `jobs`: their frames' state, which outlives links. `attempts`: by (job, number), each holding a slot.
 
     `draining`: it has said so, and nothing but a new session takes that back. `losses`: of links so far.
     `candidate`: what dispatch knows of it, kept so that a new link doesn't wash off its failures.
     """
 
     provider_id: str
-    public_key: str
+    keys: list[str]
     register: Register
     candidate: Candidate
-    previous_key: str | None = None
     link: Link | None = None
     jobs: GatewayJobs = field(default_factory=GatewayJobs)
     attempts: dict[tuple[str, int], Attempt] = field(default_factory=dict)
@@ -67,8 +68,13 @@ class ProviderRecord:
     def offered(self, model: str) -> OfferedModel | None:
         return next((offered for offered in self.register.models if offered.id == model), None)
 
-    def signing_keys(self) -> list[str]:
-        return [self.public_key] if self.previous_key is None else [self.public_key, self.previous_key]
+    @property
+    def public_key(self) -> str:
+        return self.keys[-1]
+
+    def keys_since(self, public_key: str) -> list[str]:
+        """The key that was in force when a job was offered, and those since: any may sign its receipt."""
+        return self.keys[self.keys.index(public_key) :] if public_key in self.keys else [self.public_key]
 
     def servable(self) -> frozenset[str]:
         """The models that can take a job: loaded, or loaded on demand."""
@@ -156,7 +162,7 @@ class Directory:
     def bars(self, register: Register, allowed: Collection[str] | None) -> tuple[NotRoutableReason, ...]:
         """Why this registration gets no jobs. `allowed`: thumbprints that may serve, `None` for any."""
         found: list[NotRoutableReason] = []
-        if allowed is not None and thumbprint(register.public_key) not in allowed:
+        if not may_serve(register, allowed):
             found.append(NotRoutableReason.KEY_NOT_ALLOWED)
         if self._minimum is not None and parse_version(register.software.version) < self._minimum:
             found.append(NotRoutableReason.BELOW_MINIMUM_VERSION)

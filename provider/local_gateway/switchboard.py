@@ -9,27 +9,31 @@ from typing import Protocol
 
 import structlog
 
-from gateway_protocol.completion import NO_ANSWER
-from gateway_protocol.errors import ApiError, ErrorCode, Fault
+from gateway_protocol.consents import CONSENTS
+from gateway_protocol.errors import ApiError, ErrorCode
 from gateway_protocol.messages import (
     CloseCode,
     Heartbeat,
     HeartbeatAck,
+    JobAccepted,
+    JobCancel,
+    JobChunk,
     JobCompleted,
     JobFailed,
     JobRejected,
+    Nack,
+    NackCode,
     ProviderState,
     Refused,
     Register,
     Registered,
     ResumeJob,
 )
-from gateway_protocol.receipts import Terminal
 from gateway_protocol.session import GatewaySession, events
 from provider.local_gateway.broker import Broker
-from provider.local_gateway.handshake import Dialled, check_registration
-from provider.local_gateway.jobs import GATEWAYS_OWN, Attempt
-from provider.local_gateway.proof import Expected, ReceiptMismatch, check_receipt
+from provider.local_gateway.endings import contract_breach, counts, judged, receipt_mismatch
+from provider.local_gateway.handshake import Dialled, check_registration, keys_to_pin
+from provider.local_gateway.jobs import Attempt
 from provider.local_gateway.providers import (
     Directory,
     Link,
@@ -87,9 +91,10 @@ class Switchboard:
         refusal = check_registration(register, dialled, pinned=pinned, allowed=self._allowed)
         if refusal is not None:
             return refusal
-        if pinned != register.public_key:
-            self._keys.pin(provider_id, register.public_key)
-        record = self._record_for(register)
+        new_keys = keys_to_pin(register, pinned)
+        for key in new_keys:
+            self._keys.pin(provider_id, key)
+        record = self._record_for(register, new_keys)
         if record.link is not None:
             former = record.link
             former.close(CloseCode.REPLACED, "a newer session of this identity")
@@ -110,15 +115,15 @@ class Switchboard:
         self._broker.pump(provider_id)
         return record
 
-    def _record_for(self, register: Register) -> ProviderRecord:
+    def _record_for(self, register: Register, new_keys: list[str]) -> ProviderRecord:
         bars = self._directory.bars(register, self._allowed)
         record = self._directory.records.get(register.provider_id)
         candidate = registered_candidate(register, bars, record.candidate if record else None)
         if record is None:
-            record = ProviderRecord(register.provider_id, register.public_key, register, candidate)
-        if record.public_key != register.public_key:
-            # A job that outlived the rotation may be signed with either key.
-            record.previous_key, record.public_key = record.public_key, register.public_key
+            record = ProviderRecord(register.provider_id, [register.public_key], register, candidate)
+        elif new_keys:
+            # A job that outlives a change of keys may be signed with any of those that it has seen.
+            record.keys = [*record.keys, *new_keys][-CONSENTS:]
         record.register = register
         record.draining = False
         record.states, record.heartbeat, record.heartbeat_at = {}, None, self._loop.time()
@@ -177,23 +182,21 @@ class Switchboard:
             case events.ChunkReceived(chunk):
                 attempt = record.attempts.get((chunk.job_id, chunk.attempt))
                 if attempt is not None:
-                    attempt.collector.add(chunk.delta, chunk.logprobs)
-                    self._broker.meter.add(self._loop.time())
-                    if attempt.job is not None:
-                        attempt.job.chunk(chunk)
+                    self._chunk(record, link, attempt, chunk)
             case events.Send(message):
                 link.send(message)
             case events.JobWasAccepted(accepted):
                 attempt = record.attempts.get((accepted.job_id, accepted.attempt))
-                if attempt is not None and attempt.job is not None:
-                    attempt.job.accepted(accepted)
+                if attempt is not None:
+                    self._accepted(record, link, attempt, accepted)
             case events.JobEnded():
                 self._job_ended(record, event)
             case events.JobBroken(job_id, number, code):
                 log.warning("provider_broke_protocol", provider_id=record.provider_id, code=str(code))
-                self._lose(record, job_id, number, broken=True)
+                disorder = ApiError(ErrorCode.PROVIDER_ERROR, "The provider's answer is not in order.")
+                self._lose(record, job_id, number, disorder)
             case events.JobLost(job_id, number):
-                self._lose(record, job_id, number, broken=False)
+                self._lose(record, job_id, number, None)
             case events.HeartbeatReceived(heartbeat):
                 self._heartbeat(record, link, heartbeat)
             case events.DrainingReceived():
@@ -204,6 +207,46 @@ class Switchboard:
                 log.warning("provider_nacked", provider_id=record.provider_id, code=str(nack.code))
             case events.RegistrationReceived():
                 pass  # before a session is open only; `peers` takes it
+
+    def _accepted(self, record: ProviderRecord, link: Link, attempt: Attempt, accepted: JobAccepted) -> None:
+        try:
+            attempt.check.accepted(accepted.prompt_tokens, accepted.cached_tokens)
+        except ApiError as breach:
+            self._break_off(record, link, attempt, breach, accepted.type)
+            return
+        attempt.accepted = True
+        if attempt.job is not None:
+            attempt.job.accepted(accepted)
+
+    def _chunk(self, record: ProviderRecord, link: Link, attempt: Attempt, chunk: JobChunk) -> None:
+        try:
+            attempt.check.delta(chunk.delta)
+        except ApiError as breach:
+            self._break_off(record, link, attempt, breach, chunk.type)
+            return
+        attempt.collector.add(chunk.delta, chunk.logprobs)
+        self._broker.meter.add(self._loop.time())
+        if attempt.job is not None:
+            attempt.job.chunk(chunk)
+
+    def _break_off(
+        self, record: ProviderRecord, link: Link, attempt: Attempt, breach: ApiError, frame_type: str
+    ) -> None:
+        """The answer breaks the contract: over here, before the buyer sees it, and stopped there."""
+        log.warning("provider_broke_contract", provider_id=record.provider_id, reason=breach.message)
+        job_id, number = attempt.job_id, attempt.number
+        link.send(
+            Nack(
+                in_reply_to=frame_type,
+                job_id=job_id,
+                attempt=number,
+                code=NackCode.UNEXPECTED,
+                message=breach.message,
+            )
+        )
+        link.send(JobCancel(job_id=job_id, attempt=number, reason="contract_broken"))
+        record.jobs.close(job_id, number)
+        self._lose(record, job_id, number, breach)
 
     def _heartbeat(self, record: ProviderRecord, link: Link, heartbeat: Heartbeat) -> None:
         now = self._loop.time()
@@ -232,7 +275,8 @@ class Switchboard:
 
     # --- ends of jobs --------------------------------------------------------------------------
 
-    def _lose(self, record: ProviderRecord, job_id: str, number: int, *, broken: bool) -> None:
+    def _lose(self, record: ProviderRecord, job_id: str, number: int, broken: ApiError | None) -> None:
+        """The attempt is over without an ending. `broken`: what its provider did; `None`: it forgot it."""
         attempt = record.attempts.get((job_id, number))
         if attempt is None:
             return
@@ -241,8 +285,8 @@ class Switchboard:
         self._broker.release(record, attempt)
         if job is None:
             return
-        if broken:
-            job.misled(ApiError(ErrorCode.PROVIDER_ERROR, "The provider's answer is not in order."))
+        if broken is not None:
+            job.misled(broken)
         else:
             job.forgotten()
 
@@ -252,72 +296,36 @@ class Switchboard:
         if attempt is None:
             return
         job, now = attempt.job, self._loop.time()
-        mismatch = self._receipt_mismatch(record, attempt, ended)
-        if mismatch is not None:
-            log.warning("receipt_mismatch", provider_id=record.provider_id, field=mismatch)
-        if mismatch is not None or (job is not None and self._is_fault(frame)):
-            self._broker.dispatch.failed(record.provider_id, now, attempt.offered_at)
-        elif isinstance(frame, JobCompleted):
+        lie = self._lie(record, attempt, ended)
+        error = None if isinstance(frame, JobCompleted) else judged(frame, attempt)
+        if lie is not None or (job is not None and error is not None and counts(error)):
+            self._broker.blame(attempt)
+        elif error is None:
             self._broker.dispatch.succeeded(record.provider_id, now)
             self._broker.dispatch.remember(attempt.spec.prefixes[:1], record.provider_id)
-        if not isinstance(frame, JobRejected) and frame.usage is not None and mismatch is None:
+        if not isinstance(frame, JobRejected) and frame.usage is not None and lie is None:
             uncounted = frame.usage.completion_tokens - ended.chunks
             self._broker.meter.spread(attempt.offered_at, now, uncounted)
         self._broker.release(record, attempt)
         if job is None:
-            if mismatch is None:
+            if lie is None:
                 self._broker.left_over(attempt, frame)
-        elif mismatch is not None:
-            job.misled(ApiError(ErrorCode.PROVIDER_ERROR, "The provider's receipt doesn't fit its answer."))
+        elif lie is not None:
+            job.misled(lie)
         elif isinstance(frame, JobCompleted):
             job.completed(frame)
-        elif isinstance(frame, JobFailed):
-            job.failed(frame)
-        else:
-            job.rejected(frame)
+        elif error is not None and isinstance(frame, JobFailed):
+            job.failed(frame, error)
+        elif error is not None:
+            job.rejected(error)
 
-    @staticmethod
-    def _is_fault(frame: JobCompleted | JobFailed | JobRejected) -> bool:
-        """Whether the ending counts against the provider; being full doesn't."""
-        if isinstance(frame, JobCompleted):
-            return False
-        if frame.error.code in GATEWAYS_OWN:
-            return True
-        return frame.error.fault is Fault.PROVIDER and frame.error.code not in (
-            ErrorCode.PROVIDER_OVERLOADED,
-            ErrorCode.NO_PROVIDER_AVAILABLE,
-        )
-
-    def _receipt_mismatch(
-        self, record: ProviderRecord, attempt: Attempt, ended: events.JobEnded
-    ) -> str | None:
-        """The claim of the receipt that doesn't hold, `None` if all do or there rightly is none."""
-        frame = ended.terminal
-        if isinstance(frame, JobRejected):
-            return None
-        if frame.receipt is None:
-            return "missing" if isinstance(frame, JobFailed) and frame.error.inference_ran else None
-        completed = isinstance(frame, JobCompleted)
-        reason = frame.finish_reason if isinstance(frame, JobCompleted) else None
-        buffered = not attempt.spec.request.stream
-        answer = NO_ANSWER if buffered and not completed else attempt.collector.answer(reason)
-        expected = Expected(
-            job_id=attempt.job_id,
-            attempt=attempt.number,
-            provider_id=record.provider_id,
-            model=attempt.model,
-            revision=attempt.revision,
-            contract=self._settings.contract,
-            request_sha256=attempt.spec.request_sha256,
-            chain=ended.chain,
-            chunks=ended.chunks,
-            terminals=frozenset({Terminal.COMPLETED} if completed else {Terminal.FAILED, Terminal.CANCELLED}),
-            answer=answer,
-            finish_reason=reason,
-            usage=frame.usage,
-        )
-        try:
-            check_receipt(frame.receipt, record.signing_keys(), expected)
-        except ReceiptMismatch as mismatch:
-            return mismatch.field
-        return None
+    def _lie(self, record: ProviderRecord, attempt: Attempt, ended: events.JobEnded) -> ApiError | None:
+        """What the buyer is told where an ending isn't to be believed."""
+        mismatch = receipt_mismatch(record, attempt, ended, self._settings.contract)
+        if mismatch is not None:
+            log.warning("receipt_mismatch", provider_id=record.provider_id, field=mismatch)
+            return ApiError(ErrorCode.PROVIDER_ERROR, "The provider's receipt doesn't fit its answer.")
+        breach = contract_breach(attempt, ended)
+        if breach is not None:
+            log.warning("provider_broke_contract", provider_id=record.provider_id, reason=breach.message)
+        return breach

@@ -1,8 +1,8 @@
 """Who this provider is: its key and its ID, made at the first start and kept in the state folder.
 
-`key.pem` holds the private key (mode 0600), `identity.json` the ID and, after a rotation, the last key's
-consent to this one (docs/protocol.md, "Identity") and the public halves of the earlier keys, whose receipts
-stay verifiable here. Each is replaced whole.
+`key.pem` holds the private key (mode 0600), `identity.json` the ID and, after rotations, the consents that
+lead from earlier keys to this one (docs/protocol.md, "Identity") and the public halves of those keys, whose
+receipts stay verifiable here. Each is replaced whole.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from gateway_protocol.consents import CONSENTS, leading_to
 from gateway_protocol.messages import PreviousKey
-from gateway_protocol.signing import (
-    MalformedKey,
-    ProviderKey,
-    mint_provider_id,
-    sign_consent,
-    verify_consent,
-)
+from gateway_protocol.signing import MalformedKey, ProviderKey, mint_provider_id, sign_consent
 from provider.errors import ProviderError
 
 KEY_FILE = "key.pem"
@@ -30,12 +27,12 @@ RETIRED_KEYS = 64
 
 @dataclass(frozen=True, slots=True)
 class StoredIdentity:
-    """`previous`: shown to gateways that still know the last key. `retired`: earlier public keys, oldest
-    first."""
+    """`consents`: shown to gateways that still know an earlier key, newest first. `retired`: earlier public
+    keys, oldest first."""
 
     provider_id: str
     key: ProviderKey
-    previous: PreviousKey | None = None
+    consents: tuple[PreviousKey, ...] = ()
     retired: tuple[str, ...] = ()
 
     @property
@@ -64,7 +61,7 @@ def load_identity(state: Path) -> StoredIdentity:
         document = json.loads(identity_file.read_text("utf-8"))
         provider_id = str(document["provider_id"])
         retired = tuple(str(public_key) for public_key in document.get("retired", ()))
-        return StoredIdentity(provider_id, key, _consent(document["previous"], provider_id, key), retired)
+        return StoredIdentity(provider_id, key, _consents(document, provider_id, key), retired)
     except (OSError, ValueError, KeyError, TypeError, MalformedKey) as error:
         raise ProviderError(
             f"the identity in {state} is damaged ({type(error).__name__}): restore {KEY_FILE} and"
@@ -83,29 +80,27 @@ def rotate_key(state: Path) -> StoredIdentity:
     signature = sign_consent(old.key, provider_id=old.provider_id, public_key=key.public_key)
     consent = PreviousKey(public_key=old.key.public_key, signature=signature)
     retired = (*old.retired, old.key.public_key)[-RETIRED_KEYS:]
-    identity = StoredIdentity(old.provider_id, key, consent, retired)
+    identity = StoredIdentity(old.provider_id, key, (consent, *old.consents)[:CONSENTS], retired)
     _store(state, identity)
     return identity
 
 
-def _consent(document: object, provider_id: str, key: ProviderKey) -> PreviousKey | None:
-    if document is None:
-        return None
-    previous = PreviousKey.model_validate(document)
-    fits = verify_consent(
-        previous.signature,
-        provider_id=provider_id,
-        previous_public_key=previous.public_key,
-        public_key=key.public_key,
+def _consents(document: Mapping[str, Any], provider_id: str, key: ProviderKey) -> tuple[PreviousKey, ...]:
+    """Those that lead to the key in force. The newest is of no use where a crash kept its key from it."""
+    newest = document["previous"]
+    written = ([] if newest is None else [newest]) + list(document.get("earlier", ()))
+    consents = [PreviousKey.model_validate(consent) for consent in written]
+    return leading_to(key.public_key, provider_id, consents) or leading_to(
+        key.public_key, provider_id, consents[1:]
     )
-    return previous if fits else None
 
 
 def _store(state: Path, identity: StoredIdentity) -> None:
-    previous = identity.previous
+    consents = [consent.model_dump() for consent in identity.consents]
     document = {
         "provider_id": identity.provider_id,
-        "previous": None if previous is None else previous.model_dump(),
+        "previous": consents[0] if consents else None,
+        "earlier": consents[1:],
         "retired": list(identity.retired),
     }
     _replace(state / IDENTITY_FILE, json.dumps(document, indent=2).encode() + b"\n")

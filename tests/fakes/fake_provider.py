@@ -19,7 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from gateway_protocol.answer import NO_ANSWER, AnswerCollector
-from gateway_protocol.errors import ApiError, ErrorCode
+from gateway_protocol.errors import ApiError, ErrorCode, Fault
 from gateway_protocol.families import FAMILIES, Family, family_of
 from gateway_protocol.limits import FRAME_FROM_GATEWAY_BYTES
 from gateway_protocol.messages import (
@@ -188,6 +188,7 @@ class FakeJob:
         *,
         message: str = "it broke",
         cancelled: bool = False,
+        fault: Fault | None = None,
     ) -> None:
         ran = bool(self.frames)
         answer = self.collector.answer(None) if self.request.get("stream") else NO_ANSWER
@@ -197,7 +198,7 @@ class FakeJob:
                 job_id=self.offer.job_id,
                 attempt=self.offer.attempt,
                 seq=len(self.frames),
-                error=JobError.of(ApiError(code, message, inference_ran=ran)),
+                error=JobError.of(ApiError(code, message, inference_ran=ran, fault=fault)),
                 usage=self.usage() if ran else None,
                 receipt=self.receipt(terminal, response_sha256(answer), None) if ran else None,
             )
@@ -285,6 +286,7 @@ class FakeProvider:
         key: ProviderKey | None = None,
         provider_id: str | None = None,
         previous: PreviousKey | None = None,
+        earlier: tuple[PreviousKey, ...] = (),
         version: str = "1.0.0",
         speed: float | None = None,
         features: tuple[str, ...] = (),
@@ -299,6 +301,7 @@ class FakeProvider:
         self.key = key or ProviderKey.generate()
         self.provider_id = provider_id or mint_provider_id()
         self.previous = previous
+        self.earlier = earlier
         self.version = version
         self.speed = speed
         self.features = features
@@ -418,6 +421,7 @@ class FakeProvider:
             public_key=self.key.public_key,
             signature=self.sign(gateway_id, nonce),
             previous=self.previous,
+            earlier=self.earlier,
             software=Software(name="fake", version=self.version),
             machine=Machine(),
             models=self.models,

@@ -30,6 +30,11 @@ def chat(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": HI, **fields}
 
 
+def functions(*names: str) -> list[dict[str, Any]]:
+    """Tools of a request."""
+    return [{"type": "function", "function": {"name": name}} for name in names]
+
+
 @pytest_asyncio.fixture
 async def start_gateway() -> AsyncIterator[StartGateway]:
     """Start gateways: `timers` overrides single times, all else is a setting."""

@@ -20,6 +20,7 @@ from tests.provider.local_gateway.conftest import (
     StartGateway,
     Stream,
     chat,
+    functions,
     openai_client,
     refusal,
     refused,
@@ -119,10 +120,10 @@ async def test_tool_calls_and_reasoning_streamed_equal_buffered(gateway: LocalGa
         await job.call(1, "get_time", "{", "}", call_id="call_" + "b" * 32)
         await job.complete(FinishReason.TOOL_CALLS)
 
-    tool: Any = {"type": "function", "function": {"name": "get_weather"}}
+    tools: Any = functions("get_weather", "get_time")
     async with FakeProvider(gateway.link_url, behave=behave), openai_client(gateway) as client:
-        buffered = await client.chat.completions.create(model=MODEL, messages=HI, tools=[tool])  # type: ignore[arg-type]
-        async with client.chat.completions.stream(model=MODEL, messages=HI, tools=[tool]) as streaming:  # type: ignore[arg-type]
+        buffered = await client.chat.completions.create(model=MODEL, messages=HI, tools=tools)  # type: ignore[arg-type]
+        async with client.chat.completions.stream(model=MODEL, messages=HI, tools=tools) as streaming:  # type: ignore[arg-type]
             streamed = await streaming.get_final_completion()
     for completion in (buffered, streamed):
         choice = completion.choices[0]
@@ -299,14 +300,20 @@ async def test_failure_in_mid_stream_is_one_event_and_done(
         await job.fail(ErrorCode.MALFORMED_TOOL_CALL, message="the call is cut")
 
     async with FakeProvider(gateway.link_url, behave=behave), openai_client(gateway) as client:
-        got = await stream(http, gateway)
+        tools: Any = functions("f")
+        got = await stream(http, gateway, tools=tools)
         assert got.done
         assert got.finish_reasons == []
         assert got.error is not None
         assert (got.error["code"], got.error["retryable"]) == ("malformed_tool_call", False)
         assert got.events[-1]["malibu"]["receipt"]
         with pytest.raises(openai.APIError) as raised:
-            async for _ in await client.chat.completions.create(model=MODEL, messages=HI, stream=True):  # type: ignore[arg-type]
+            async for _ in await client.chat.completions.create(
+                model=MODEL,
+                messages=HI,  # type: ignore[arg-type]
+                tools=tools,
+                stream=True,
+            ):
                 pass
         assert raised.value.code == "malformed_tool_call"
 

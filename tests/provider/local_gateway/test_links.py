@@ -25,7 +25,7 @@ from gateway_protocol.signing import (
 )
 from provider.local_gateway.server import LocalGateway
 from provider.local_gateway.settings import Access, Caps
-from tests.fakes.fake_provider import FakeProvider, answering, offered_model, rejecting
+from tests.fakes.fake_provider import FakeJob, FakeProvider, answering, offered_model, rejecting
 from tests.provider.local_gateway.conftest import StartGateway, chat, refusal, stream
 
 Reason = NotRoutableReason
@@ -136,6 +136,109 @@ async def test_first_key_is_pinned_and_rotation_needs_consent(
     async with http.get(f"{gateway.url}/v1/providers/keys") as response:
         published = [key["x"] for key in (await response.json())["keys"]]
     assert published == [old.public_key, new.public_key]
+
+
+def consent_to(old: ProviderKey, new: ProviderKey, provider_id: str) -> PreviousKey:
+    signature = sign_consent(old, provider_id=provider_id, public_key=new.public_key)
+    return PreviousKey(public_key=old.public_key, signature=signature)
+
+
+@pytest.mark.asyncio
+async def test_several_rotations_between_two_meetings(
+    gateway: LocalGateway, http: aiohttp.ClientSession
+) -> None:
+    provider_id = mint_provider_id()
+    first, second, third = (ProviderKey.generate() for _ in range(3))
+    newest = consent_to(second, third, provider_id)
+    oldest = consent_to(first, second, provider_id)
+    async with FakeProvider(gateway.link_url, key=first, provider_id=provider_id) as provider:
+        assert provider.registered
+    gap: dict[str, tuple[PreviousKey, ...]] = {
+        "nothing before": (),
+        "of another provider": (consent_to(first, second, mint_provider_id()),),
+        "to another key": (consent_to(first, third, provider_id),),
+    }
+    for earlier in gap.values():
+        async with FakeProvider(
+            gateway.link_url, key=third, provider_id=provider_id, previous=newest, earlier=earlier
+        ) as provider:
+            await test_refused(provider, RefusedCode.KEY_MISMATCH, 4003)
+    async with FakeProvider(
+        gateway.link_url, key=third, provider_id=provider_id, previous=newest, earlier=(oldest,)
+    ) as provider:
+        assert provider.registered
+        assert (await stream(http, gateway)).done
+    async with http.get(f"{gateway.url}/v1/providers/keys") as response:
+        published = [key["x"] for key in (await response.json())["keys"]]
+    assert published == [first.public_key, second.public_key, third.public_key]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("signer", ["before", "between", "after", "another's"])
+async def test_an_ending_may_be_signed_with_any_key_since_its_offer(
+    start_gateway: StartGateway, http: aiohttp.ClientSession, signer: str
+) -> None:
+    """The key was changed twice while the link was down; the ending was made at some time in between."""
+    gateway = await start_gateway(attempts=1)
+    provider_id = mint_provider_id()
+    unused, first, second, third = (ProviderKey.generate() for _ in range(4))
+    signers = {"before": first, "between": second, "after": third, "another's": unused}
+    back = asyncio.Event()
+
+    async def behave(job: FakeJob) -> None:
+        await job.accept()
+        await job.begin()
+        await job.text("Hello")
+        await back.wait()
+        provider.key = signers[signer]
+        await job.complete()
+
+    provider = FakeProvider(gateway.link_url, key=unused, provider_id=provider_id, behave=behave)
+    async with provider:
+        pass  # a key of the time before the job
+    provider.key = first
+    provider.previous = consent_to(unused, first, provider_id)
+    async with provider:
+        answer = asyncio.create_task(stream(http, gateway))
+        job = await provider.offered()
+        await provider.until(lambda: len(job.frames) == 2)
+        await provider.cut()
+        provider.key = third
+        provider.previous = consent_to(second, third, provider_id)
+        provider.earlier = (consent_to(first, second, provider_id), consent_to(unused, first, provider_id))
+        await provider.dial()
+        back.set()
+        got = await answer
+    if signer == "another's":
+        assert got.error is not None
+        assert got.error["code"] == "provider_error"
+    else:
+        assert (got.text, got.error, got.done) == ("Hello", None, True)
+
+
+@pytest.mark.asyncio
+async def test_a_listed_key_lists_its_successor(start_gateway: StartGateway) -> None:
+    provider_id = mint_provider_id()
+    first, second, third = (ProviderKey.generate() for _ in range(3))
+    consents = (consent_to(second, third, provider_id), consent_to(first, second, provider_id))
+    listed = frozenset({thumbprint(first.public_key)})
+    gateway = await start_gateway(access=Access(provider_keys=listed))
+    async with FakeProvider(gateway.link_url, key=first, provider_id=provider_id) as provider:
+        assert (await provider.acks.get()).routable
+    unasked = FakeProvider(gateway.link_url, key=third, provider_id=provider_id, previous=consents[0])
+    async with unasked as provider:
+        await test_refused(provider, RefusedCode.KEY_NOT_ALLOWED, 4003)
+    async with FakeProvider(
+        gateway.link_url, key=third, provider_id=provider_id, previous=consents[0], earlier=consents[1:]
+    ) as provider:
+        assert provider.registered
+        assert (await provider.acks.get()).routable
+        gateway.switchboard.allow(listed)
+        assert (await provider.acks.get()).routable
+        # Off the list with the first key are those that it vouched for.
+        gateway.switchboard.allow(frozenset({thumbprint(ProviderKey.generate().public_key)}))
+        ack = await provider.acks.get()
+        assert (ack.routable, ack.reasons[0]) == (False, Reason.KEY_NOT_ALLOWED)
 
 
 @pytest.mark.asyncio

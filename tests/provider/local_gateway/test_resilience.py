@@ -20,7 +20,15 @@ from tests.fakes.fake_provider import (
     rejecting,
     stuck,
 )
-from tests.provider.local_gateway.conftest import StartGateway, Stream, chat, eventually, refusal, stream
+from tests.provider.local_gateway.conftest import (
+    StartGateway,
+    Stream,
+    chat,
+    eventually,
+    functions,
+    refusal,
+    stream,
+)
 
 TEXT = [f"piece {number} " for number in range(40)]
 
@@ -211,7 +219,7 @@ async def test_a_call_without_arguments_never_gets_out(
         await job.until_cancelled()
 
     async with FakeProvider(gateway.link_url, behave=behave) as provider:
-        streaming = asyncio.create_task(stream(http, gateway))
+        streaming = asyncio.create_task(stream(http, gateway, tools=functions("remove")))
         await provider.until(lambda: any(ack.seq >= 4 for ack in provider.acknowledged))
         await provider.cut()
         got = await streaming

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway_protocol.consents import leading_to
 from gateway_protocol.signing import verify_consent
 from provider.errors import ProviderError
 from provider.system.identity import load_identity, rotate_key
@@ -17,7 +18,7 @@ def test_made_once_and_private(tmp_path: Path) -> None:
     assert first.provider_id == second.provider_id
     assert first.provider_id.startswith("prov_")
     assert first.key.public_key == second.key.public_key
-    assert first.previous is None
+    assert first.consents == ()
     assert {file.name for file in tmp_path.iterdir()} == {"key.pem", "identity.json"}
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
 
@@ -27,16 +28,16 @@ def test_rotation_keeps_the_provider_and_shows_consent(tmp_path: Path) -> None:
     new = rotate_key(tmp_path)
     assert new.provider_id == old.provider_id
     assert new.key.public_key != old.key.public_key
-    assert new.previous is not None
-    assert new.previous.public_key == old.key.public_key
+    (consent,) = new.consents
+    assert consent.public_key == old.key.public_key
     assert verify_consent(
-        new.previous.signature,
+        consent.signature,
         provider_id=new.provider_id,
         previous_public_key=old.key.public_key,
         public_key=new.key.public_key,
     )
     again = load_identity(tmp_path)
-    assert (again.key.public_key, again.previous) == (new.key.public_key, new.previous)
+    assert (again.key.public_key, again.consents) == (new.key.public_key, new.consents)
     assert again.public_keys == (old.key.public_key, new.key.public_key)
 
 
@@ -46,7 +47,30 @@ def test_consent_to_another_key_is_not_shown(tmp_path: Path) -> None:
     rotate_key(tmp_path)
     # As after a crash between the two files: the consent is new, the key is still the old one.
     (tmp_path / "key.pem").write_bytes(pem)
-    assert load_identity(tmp_path).previous is None
+    assert load_identity(tmp_path).consents == ()
+
+
+def test_rotations_one_after_another_show_every_consent(tmp_path: Path) -> None:
+    keys = [load_identity(tmp_path).key.public_key]
+    for _ in range(3):
+        keys.append(rotate_key(tmp_path).key.public_key)
+    held = load_identity(tmp_path)
+    assert [consent.public_key for consent in held.consents] == keys[-2::-1]
+    assert leading_to(held.key.public_key, held.provider_id, held.consents) == held.consents
+    # As after a crash in a fourth: the older consents still lead to the key in force.
+    pem = (tmp_path / "key.pem").read_bytes()
+    rotate_key(tmp_path)
+    (tmp_path / "key.pem").write_bytes(pem)
+    assert load_identity(tmp_path).consents == held.consents
+
+
+def test_an_identity_of_an_older_version_is_read(tmp_path: Path) -> None:
+    load_identity(tmp_path)
+    new = rotate_key(tmp_path)
+    document = json.loads((tmp_path / "identity.json").read_text())
+    del document["earlier"]
+    (tmp_path / "identity.json").write_text(json.dumps(document))
+    assert load_identity(tmp_path).consents == new.consents
 
 
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
