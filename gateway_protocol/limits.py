@@ -37,6 +37,7 @@ FRAME_FROM_PROVIDER_BYTES: Final = 1 * MIB
 DELTA_TEXT_BYTES: Final = 64 * KIB
 OUTBOX_JOB_BYTES: Final = 8 * MIB
 OUTBOX_TOTAL_BYTES: Final = 64 * MIB
+UNREAD_JOB_BYTES: Final = 1 * MIB
 
 # Times (protocol.md), in milliseconds. A half-open link is noticed when it was silent for LINK_DEAD_AFTER_MS
 # and then looked at, which both ends do each LINK_LOOK_MS: with the time that a busy machine needs to act on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from gateway_protocol.codec import FrameError, UnknownMessage, decode_from_provider
@@ -65,9 +66,12 @@ class GatewaySession(LinkSession):
             job.cancel_reason = message.reason
         return frame
 
-    def acknowledgements(self) -> list[JobAck]:
-        """Cumulative acks for all chunks since the last call: send them every 100 ms or 64 chunks or so."""
-        return self.jobs.acknowledgements() if self.is_open else []
+    def acknowledgements(self, withheld: Collection[str] = ()) -> list[JobAck]:
+        """Cumulative acks for all chunks since the last call: send them every 100 ms or 64 chunks or so.
+
+        `withheld`: see `GatewayJobs.acknowledgements`.
+        """
+        return self.jobs.acknowledgements(withheld) if self.is_open else []
 
     def receive_frame(self, frame: str | bytes) -> list[GatewayEvent]:
         """Decode and receive; a frame that can't be decoded becomes a nack."""

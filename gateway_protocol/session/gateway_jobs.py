@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from gateway_protocol.messages import ActiveJob, JobAck, JobChunk, JobRejected, NackCode, ResumeJob
@@ -119,13 +119,22 @@ class GatewayJobs:
             self.close(job.job_id, job.attempt)
         return True
 
-    def acknowledgements(self) -> list[JobAck]:
-        """One cumulative `job_ack` for each job with chunks not acknowledged yet."""
+    @property
+    def owes_acknowledgements(self) -> bool:
+        """Whether chunks have arrived that are not acknowledged yet."""
+        return bool(self._unacknowledged)
+
+    def acknowledgements(self, withheld: Collection[str] = ()) -> list[JobAck]:
+        """One cumulative `job_ack` for each job with chunks not acknowledged yet.
+
+        `withheld`: IDs of jobs whose chunks go on waiting for theirs, so that their provider makes no more.
+        """
         acks = []
-        for job in self._unacknowledged.values():
-            job.acknowledged = job.expected_seq
-            acks.append(JobAck(job_id=job.job_id, attempt=job.attempt, seq=job.expected_seq - 1))
-        self._unacknowledged.clear()
+        for job in [*self._unacknowledged.values()]:
+            if job.job_id not in withheld:
+                del self._unacknowledged[job.job_id]
+                job.acknowledged = job.expected_seq
+                acks.append(JobAck(job_id=job.job_id, attempt=job.attempt, seq=job.expected_seq - 1))
         return acks
 
     def reconcile(self, active: tuple[ActiveJob, ...]) -> Reconciliation:

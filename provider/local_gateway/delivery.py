@@ -3,7 +3,8 @@
     push(delta)* ─▶ wait() ─▶ take() ─▶ …            end(outcome) ─▶ `outcome`, once everything was taken
 
 Each delta stays an event of its own, so that a replay after a cut looks like no cut. Only where a buyer reads
-so slowly that a lot is waiting are neighbours joined: a slow reader costs no more memory than its own answer.
+so slowly that a lot is waiting are neighbours joined. Where it is more than `UNREAD_JOB_BYTES` it is `full`:
+the provider gets no acknowledgements then, so that no more comes than it keeps in its outbox.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from gateway_protocol.errors import ApiError
-from gateway_protocol.limits import DELTA_TEXT_BYTES
+from gateway_protocol.limits import DELTA_TEXT_BYTES, KIB, UNREAD_JOB_BYTES
 from gateway_protocol.messages import Delta, FinishReason, Usage
 
 JOIN_AT_ITEMS: Final = 4096
+# What is taken at once becomes one write: what the socket doesn't take of it is in memory once more.
+TAKE_BYTES: Final = 256 * KIB
+_ITEM_BYTES: Final = 256
+_LOGPROB_BYTES: Final = 160
 
 
 class Item(NamedTuple):
@@ -43,6 +48,7 @@ class Delivery:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._items: list[Item] = []
+        self._bytes = 0
         self._join_at = JOIN_AT_ITEMS
         self._waiter: asyncio.Future[bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -52,8 +58,10 @@ class Delivery:
 
     def push(self, item: Item) -> None:
         self._items.append(item)
+        self._bytes += size_of(item)
         if len(self._items) >= self._join_at:
             self._items = join(self._items)
+            self._bytes = sum(map(size_of, self._items))
             self._join_at = max(JOIN_AT_ITEMS, 2 * len(self._items))
         self._wake()
 
@@ -67,9 +75,25 @@ class Delivery:
             self.outcome = outcome
             self._wake()
 
+    @property
+    def full(self) -> bool:
+        """Whether so much waits for the buyer that the provider should make no more."""
+        return self._bytes > UNREAD_JOB_BYTES
+
     def take(self) -> list[Item]:
-        items, self._items = self._items, []
+        """What has come, in order; of a lot only the beginning."""
         self._join_at = JOIN_AT_ITEMS
+        if self._bytes <= TAKE_BYTES:
+            items, self._items, self._bytes = self._items, [], 0
+            return items
+        taken = count = 0
+        for item in self._items:
+            taken += size_of(item)
+            count += 1
+            if taken >= TAKE_BYTES:
+                break
+        items, self._items = self._items[:count], self._items[count:]
+        self._bytes -= taken
         return items
 
     async def wait_accepted(self) -> None:
@@ -118,9 +142,25 @@ class Delivery:
     def close(self) -> None:
         """Nobody will take anything any more."""
         self._items.clear()
+        self._bytes = 0
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def size_of(item: Item) -> int:
+    """Bytes that an item takes in memory, estimated: exact only where its text is most of it."""
+    delta, size = item.delta, _ITEM_BYTES
+    for text in (delta.content, delta.reasoning_content):
+        if text is not None:
+            size += len(text) if text.isascii() else 4 * len(text)
+    for call in delta.tool_calls or ():
+        if call.function is not None and call.function.arguments is not None:
+            size += len(call.function.arguments)
+    if item.logprobs is not None:
+        for entry in item.logprobs.get("content") or ():
+            size += _LOGPROB_BYTES * (1 + len(entry.get("top_logprobs") or ()))
+    return size
 
 
 def join(items: Iterable[Item]) -> list[Item]:

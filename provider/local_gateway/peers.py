@@ -217,8 +217,13 @@ class Peer:
 
     def _acknowledge(self) -> None:
         self._ack_timer = None
-        for ack in self._session.acknowledgements():
+        attempts = () if self._record is None else self._record.attempts.values()
+        # Of a buyer who reads slowly: its provider then stops at what an outbox holds.
+        withheld = {each.job_id for each in attempts if each.job is not None and each.job.delivery.full}
+        for ack in self._session.acknowledgements(withheld):
             self.send(ack)
+        if withheld and self._session.jobs.owes_acknowledgements:
+            self._ack_timer = self._loop.call_later(self._rules.timers.ack, self._acknowledge)
 
     def _look_again(self) -> None:
         timers = self._rules.timers

@@ -66,6 +66,7 @@ def test_sizes_and_times_are_the_codes() -> None:
     assert f"more than {limits.DELTA_TEXT_BYTES // kib} KiB of text" in PAGE
     assert f"at most {limits.OUTBOX_JOB_BYTES // mib} MiB for a job" in PAGE
     assert f"{limits.OUTBOX_TOTAL_BYTES // mib} MiB in all" in PAGE
+    assert f"not read more than {limits.UNREAD_JOB_BYTES // mib} MiB" in PAGE
     for time_ms in (limits.REDISPATCH_WAIT_MS, limits.RESUME_WINDOW_MS, limits.JOB_DEADLINE_MS):
         assert f"| {time_ms:,} |" in PAGE
     budget = f"{limits.FIRST_CONTENT_BASE_MS:,} + {limits.FIRST_CONTENT_PER_TOKEN_MS} for each"

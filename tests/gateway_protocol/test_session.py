@@ -341,6 +341,23 @@ def test_a_job_runs_from_offer_to_acknowledged_end(offered: Ends) -> None:
     assert len(offered.provider_jobs) == len(offered.gateway_jobs) == 0
 
 
+def test_withheld_acknowledgements_are_made_up_for(offered: Ends) -> None:
+    made = chunks(3)
+    offered.to_gateway(ACCEPTED, *made[:2])
+    assert offered.gateway.acknowledgements(withheld={"j"}) == []
+    assert offered.gateway_jobs.owes_acknowledgements
+    offered.to_gateway(made[2])
+    assert offered.gateway.acknowledgements(withheld={"another"}) == [ack(2)]
+    assert not offered.gateway_jobs.owes_acknowledgements
+    assert offered.gateway.acknowledgements() == []
+
+
+def test_the_end_of_a_job_is_acknowledged_at_once_whatever_is_withheld(streaming: Ends) -> None:
+    assert streaming.gateway.acknowledgements(withheld={"j"}) == []
+    assert events.Send(ack(3)) in streaming.to_gateway(failed(3))
+    assert not streaming.gateway_jobs.owes_acknowledgements
+
+
 @pytest.mark.parametrize("first", [Delta(content="x"), Delta(reasoning_content="x"), HEAD])
 def test_first_content_is_text_reasoning_or_a_tool_delta(offered: Ends, first: Delta) -> None:
     found = offered.to_gateway(ACCEPTED, *chunks(2, first=first))

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from gateway_protocol.errors import ApiError, ErrorCode
+from gateway_protocol.limits import UNREAD_JOB_BYTES
 from gateway_protocol.messages import Delta, FinishReason, FunctionDelta, ToolCallDelta
-from provider.local_gateway.delivery import JOIN_AT_ITEMS, Delivery, Item, Outcome, join
+from provider.local_gateway.delivery import JOIN_AT_ITEMS, TAKE_BYTES, Delivery, Item, Outcome, join
 
 DONE = Outcome(FinishReason.STOP, None, None)
 
@@ -84,3 +85,43 @@ async def test_a_job_that_ends_before_it_is_accepted() -> None:
     with pytest.raises(ApiError) as raised:
         await delivery.wait_accepted()
     assert raised.value is error
+
+
+@pytest.mark.asyncio
+async def test_a_buyer_who_does_not_read_makes_it_full_until_he_does() -> None:
+    delivery = Delivery()
+    piece = "x" * 10_000
+    pushed = 0
+    while not delivery.full:
+        delivery.push(text(piece))
+        pushed += 1
+    assert pushed * len(piece) <= UNREAD_JOB_BYTES < (pushed + 1) * (len(piece) + 1_000)
+    taken = ""
+    while delivery.waiting:
+        part = "".join(item.delta.content or "" for item in delivery.take())
+        assert len(part) < TAKE_BYTES + len(piece)
+        taken += part
+        assert not delivery.full
+    assert taken == piece * pushed
+    delivery.push(text(piece))
+    assert delivery.take() == [text(piece)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "item",
+    [
+        text("é" * 10_000),
+        Item(Delta(reasoning_content="x" * 40_000), None),
+        arguments("x" * 40_000),
+        Item(Delta(content="x"), {"content": [{"top_logprobs": [{}] * 19}] * 20}),
+    ],
+    ids=["wide", "reasoning", "arguments", "logprobs"],
+)
+async def test_everything_that_takes_room_counts(item: Item) -> None:
+    delivery = Delivery()
+    for _ in range(30):
+        delivery.push(item)
+    assert delivery.full
+    delivery.close()
+    assert not delivery.full
