@@ -174,10 +174,15 @@ def _port(settings: Settings, status: Mapping[str, Any] | None) -> Check:
     if status is not None and status["process"]["state"] == "serving" and not status["process"]["local_url"]:
         return ok("port", "not used: the daemon serves another gateway")
     local = urlsplit((status or {}).get("process", {}).get("local_url") or "")
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.settimeout(1.0)
-        taken = port != 0 and probe.connect_ex((host, port)) == 0
-    return check_port(port, taken=taken, ours=local.port == port)
+    if local.port is not None:
+        return check_port(local.port, taken=True, ours=True)
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.settimeout(1.0)
+            taken = port != 0 and probe.connect_ex((host, port)) == 0
+    except (OSError, UnicodeError) as error:
+        return failing("port", f"{host}: {error}", "correct local_gateway.host")
+    return check_port(port, taken=taken, ours=False)
 
 
 def _gateway(settings: Settings, status: Mapping[str, Any] | None) -> list[Check]:
@@ -186,7 +191,7 @@ def _gateway(settings: Settings, status: Mapping[str, Any] | None) -> list[Check
     origin = f"{'https' if parts.scheme == 'wss' else 'http'}://{parts.netloc}"
     try:
         skew = _ask_time(parts)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         trouble = str(error) or type(error).__name__
         return [check_gateway(origin, trouble), unknown("clock", "the gateway can't be asked")]
     return [check_gateway(origin, None), check_clock(skew)]

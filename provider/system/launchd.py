@@ -90,7 +90,8 @@ class Launchd:
         self._unload()
         self.file.unlink(missing_ok=True)
         # A label that stays disabled would keep a later install from starting.
-        ask_manager("launchctl", "enable", self._target(self._domain()))
+        for domain in self._domains():
+            ask_manager("launchctl", "enable", self._target(domain))
 
     def start(self) -> None:
         self._must_be_installed()
@@ -105,7 +106,9 @@ class Launchd:
     def stop(self) -> None:
         self._must_be_installed()
         # Disabled first: a login between the two commands must not start it again.
-        self._done(ask_manager("launchctl", "disable", self._target(self._domain())), "disable")
+        # In every domain: which of them a login loads it into depends on how that login comes about.
+        for domain in self._domains():
+            self._done(ask_manager("launchctl", "disable", self._target(domain)), "disable")
         self._unload()
 
     def restart(self) -> None:
@@ -136,10 +139,13 @@ class Launchd:
     def _target(self, domain: str) -> str:
         return f"{domain}/{self._label}"
 
+    def _domains(self) -> list[str]:
+        """`gui/UID` while someone is logged in at the screen, and (over SSH alone) `user/UID`."""
+        gui, user = f"gui/{self._uid}", f"user/{self._uid}"
+        return [gui, user] if ask_manager("launchctl", "print", gui).code == 0 else [user]
+
     def _domain(self) -> str:
-        """`gui/UID` while someone is logged in at the screen, else (over SSH) `user/UID`."""
-        gui = f"gui/{self._uid}"
-        return gui if ask_manager("launchctl", "print", gui).code == 0 else f"user/{self._uid}"
+        return self._domains()[0]
 
     def _loaded_domain(self) -> str | None:
         for domain in (f"gui/{self._uid}", f"user/{self._uid}"):

@@ -181,6 +181,14 @@ def test_a_port_that_another_program_has(home: Path, capsys: Out) -> None:
         assert f"port {other} is taken" in failing(capsys)["port"]
 
 
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
+def test_names_that_are_no_hosts(home: Path, capsys: Out, host: str) -> None:
+    (home / "config.toml").write_text(f'[gateway]\nurl = "wss://{host}"\n[local_gateway]\nhost = "{host}"\n')
+    found = failing(capsys)
+    assert host in found["port"]
+    assert host in found["gateway"]
+
+
 def test_an_mlx_that_does_not_load(home: Path, tmp_path: Path, capsys: Out) -> None:
     (tmp_path / "stand-in" / "mlx" / "core.py").write_text(
         "raise ImportError('libmlx.so: wrong architecture')"

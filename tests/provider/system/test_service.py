@@ -159,6 +159,8 @@ def test_what_was_stopped_stays_stopped_until_it_is_started(
     launchd_state.reboot(agents)
     assert launchd.status().running
     launchd.stop()
+    disabled = {call[1] for call in launchd_state.read()["calls"] if call[0] == "disable"}
+    assert disabled == {GUI, USER}
     launchd.stop()
     assert not launchd.status().running
     launchd_state.reboot(agents)
