@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Final, NoReturn, get_args
+from typing import Final, NoReturn, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -31,6 +31,9 @@ _GATEWAY_TYPES: Final = frozenset(str(m.model_fields["type"].default) for m in _
 _PROVIDER_TYPES: Final = frozenset(str(m.model_fields["type"].default) for m in _PROVIDER_MESSAGES)
 # What a type may look like to count as a newer peer's; anything else is malformed.
 _TYPE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+_JOB_ID: Final = re.compile(r'"job_id"\s*:\s*"([A-Za-z0-9_-]{1,128})"')
+_ATTEMPT: Final = re.compile(r'"attempt"\s*:\s*([1-9][0-9]{0,8})(?![0-9.eE])')
+Message = TypeVar("Message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +44,28 @@ class UnknownMessage:
 
 
 class FrameError(ProtocolError):
-    """A frame that can't be acted upon. `in_reply_to`: its `type`, where that much could be read."""
+    """A frame that can't be acted upon. `in_reply_to`: its `type`, where that much could be read.
+
+    `job_id`, `attempt`: the job that it names, so that this job needn't wait for what won't come.
+    """
 
     def __init__(self, nack_code: NackCode, in_reply_to: str | None, message: str) -> None:
         super().__init__(message)
         self.nack_code = nack_code
         self.in_reply_to = in_reply_to
         self.message = message
+        self.job_id: str | None = None
+        self.attempt: int | None = None
 
     def nack(self) -> Nack:
         """The frame to answer with."""
-        return Nack(in_reply_to=self.in_reply_to, code=self.nack_code, message=self.message)
+        return Nack(
+            in_reply_to=self.in_reply_to,
+            job_id=self.job_id,
+            attempt=self.attempt,
+            code=self.nack_code,
+            message=self.message,
+        )
 
 
 def encode(message: Wire) -> str:
@@ -70,20 +84,36 @@ def encode(message: Wire) -> str:
 
 def decode_from_gateway(frame: str | bytes) -> FromGateway | UnknownMessage:
     """A frame that the provider received. A binary frame is malformed."""
-    text = _text(frame, FRAME_FROM_GATEWAY_BYTES)
-    try:
-        return _FROM_GATEWAY.validate_json(text, strict=True)
-    except ValidationError as error:
-        return _unknown_or_raise(error, _PROVIDER_TYPES)
+    return _decode(frame, _FROM_GATEWAY, FRAME_FROM_GATEWAY_BYTES, _PROVIDER_TYPES)
 
 
 def decode_from_provider(frame: str | bytes) -> FromProvider | UnknownMessage:
     """A frame that the gateway received. A binary frame is malformed."""
-    text = _text(frame, FRAME_FROM_PROVIDER_BYTES)
+    return _decode(frame, _FROM_PROVIDER, FRAME_FROM_PROVIDER_BYTES, _GATEWAY_TYPES)
+
+
+def _decode(
+    frame: str | bytes, known: TypeAdapter[Message], cap: int, opposite_types: frozenset[str]
+) -> Message | UnknownMessage:
     try:
-        return _FROM_PROVIDER.validate_json(text, strict=True)
-    except ValidationError as error:
-        return _unknown_or_raise(error, _GATEWAY_TYPES)
+        text = _text(frame, cap)
+        try:
+            return known.validate_json(text, strict=True)
+        except ValidationError as error:
+            return _unknown_or_raise(error, opposite_types)
+    except FrameError as fault:
+        fault.job_id, fault.attempt = _job_named_in(frame, fault.in_reply_to)
+        raise
+
+
+def _job_named_in(frame: str | bytes, message_type: str | None) -> tuple[str | None, int | None]:
+    """The job that a frame without a meaning is about, also where it isn't JSON: in a string of a frame the
+    quotes would be escaped."""
+    if message_type is not None and not message_type.startswith("job_"):
+        return None, None
+    text = frame if isinstance(frame, str) else frame.decode("utf-8", "replace")
+    job, attempt = _JOB_ID.search(text), _ATTEMPT.search(text)
+    return job and job[1], attempt and int(attempt[1])
 
 
 def _text(frame: str | bytes, cap: int) -> str:

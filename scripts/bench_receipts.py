@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from gateway_protocol.answer import AnswerCollector
+from gateway_protocol.answer_check import AnswerBounds, AnswerCheck
 from gateway_protocol.codec import decode_from_provider, encode
 from gateway_protocol.families import Family
 from gateway_protocol.messages import (
@@ -78,6 +79,7 @@ def measure(tokens: int) -> dict[str, float]:
         "receipt_make_us": round(receipt_us, 1),
         "receipt_check_us": round(best_us(lambda: verify_receipt(whole.receipt, whole.keys), 200), 1),
         "receipt_verify_us": round(best_us(whole.verify, 3), 1),
+        "answer_check_us_per_token": round(best_us(lambda: whole.check.delta(delta)), 2),
         "job_chunk_encode_us": round(best_us(lambda: encode(chunk)), 2),
         "job_chunk_decode_us": round(best_us(lambda: decode_from_provider(frame)), 2),
         "proof_us_per_token": round(proof_us, 2),
@@ -108,6 +110,7 @@ class WholeWay:
         self._gateway.send(JobOffer(job_id=JOB_ID, attempt=1, request=self._request, deadline_ms=1))
         self._jobs.open(JOB_ID, 1)
         self._writer = ChunkWriter(id="chatcmpl-1", created=1, model="org/Model", include_usage=False)
+        self.check = AnswerCheck(AnswerBounds(frozenset(), False, True, False, 1 << 20, 1 << 20))
         self._collector = AnswerCollector()
         self._stream: list[bytes] = []
         self._proof = JobProof(self._subject(), self._signer(), self._frame)
@@ -147,6 +150,7 @@ class WholeWay:
         while (frame := self._outbox.next_frame()) is not None:
             for event in self._gateway.receive_frame(frame):
                 if isinstance(event, events.ChunkReceived):
+                    self.check.delta(event.chunk.delta)
                     self._collector.add(event.chunk.delta)
                     self._stream.append(self._writer.delta(event.chunk.delta))
 

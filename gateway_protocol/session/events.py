@@ -109,6 +109,7 @@ class AbandonReason(StrEnum):
     NOT_RESUMED = "not_resumed"
     SUPERSEDED = "superseded"
     CANNOT_RESUME = "cannot_resume"
+    NACKED = "nacked"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway_protocol.codec import FrameError, UnknownMessage, decode_from_provider
 from gateway_protocol.messages import (
@@ -27,9 +27,12 @@ from gateway_protocol.messages import (
 from gateway_protocol.session import events
 from gateway_protocol.session.events import GatewayEvent, Send
 from gateway_protocol.session.gateway_jobs import Breach, GatewayJob, GatewayJobs
-from gateway_protocol.session.job_frames import JobFrame
+from gateway_protocol.session.job_frames import JobFrame, JobPhase
 from gateway_protocol.session.link import LinkPhase, LinkSession, answer_to, nack
 from gateway_protocol.session.moves import IllegalMove
+
+# Why a frame can't have said what it was meant to say of its job.
+_UNREADABLE: Final = (NackCode.MALFORMED, NackCode.NOT_JSON, NackCode.TOO_LARGE)
 
 
 class Admission(NamedTuple):
@@ -74,13 +77,16 @@ class GatewaySession(LinkSession):
         return self.jobs.acknowledgements(withheld) if self.is_open else []
 
     def receive_frame(self, frame: str | bytes) -> list[GatewayEvent]:
-        """Decode and receive; a frame that can't be decoded becomes a nack."""
+        """Decode and receive; a frame that can't be decoded becomes a nack and ends the job that it names."""
         if self.phase is LinkPhase.CLOSED:
             return []
         try:
             message = decode_from_provider(frame)
         except FrameError as error:
-            return [*answer_to(error)]
+            job = self.jobs.named(error.job_id, error.attempt)
+            if job is None or error.nack_code not in _UNREADABLE:
+                return [*answer_to(error)]
+            return self._broken(job, error.in_reply_to, Breach(error.nack_code, error.message))
         return self.receive(message)
 
     def receive(self, message: FromProvider | UnknownMessage) -> list[GatewayEvent]:
@@ -99,7 +105,7 @@ class GatewaySession(LinkSession):
             case Draining():
                 return [events.DrainingReceived(message)]
             case Nack():
-                return [events.NackReceived(message)]
+                return [events.NackReceived(message), *self._nacked(message)]
 
     def _job_frame(self, frame: JobFrame) -> list[GatewayEvent]:
         job = self.jobs.get(frame.job_id, frame.attempt)
@@ -121,15 +127,26 @@ class GatewaySession(LinkSession):
     def _late_or_unknown(self, frame: JobFrame) -> list[GatewayEvent]:
         """A late frame is dropped; a late ending is acknowledged, so that the provider can forget it."""
         if not self.jobs.is_over(frame.job_id, frame.attempt):
-            return [nack(frame.type, NackCode.UNKNOWN_JOB, "no such job here")]
+            return [nack(frame.type, NackCode.UNKNOWN_JOB, "no such job here", frame)]
         return [] if isinstance(frame, JobChunk | JobAccepted) else [_ack_of(frame)]
 
-    def _broken(self, job: GatewayJob, frame_type: str, breach: Breach) -> list[GatewayEvent]:
+    def _nacked(self, nack: Nack) -> list[GatewayEvent]:
+        """An offer or a cancel that its provider did not take: nothing more comes of that attempt."""
+        job = self.jobs.named(nack.job_id, nack.attempt)
+        refused = nack.in_reply_to == "job_cancel" or (
+            nack.in_reply_to == "job_offer" and job is not None and job.phase is JobPhase.OFFERED
+        )
+        if job is None or not refused:
+            return []
+        self.jobs.close(job.job_id, job.attempt)
+        return [events.JobBroken(job.job_id, job.attempt, nack.code, job.had_content)]
+
+    def _broken(self, job: GatewayJob, frame_type: str | None, breach: Breach) -> list[GatewayEvent]:
         """The job can't be completed correctly any more: it is over here, and stopped there."""
         self.jobs.close(job.job_id, job.attempt)
         job.cancel_reason = str(breach.code)
         return [
-            nack(frame_type, breach.code, breach.message),
+            nack(frame_type, breach.code, breach.message, job),
             Send(_cancel_of(job)),
             events.JobBroken(job.job_id, job.attempt, breach.code, job.had_content),
         ]

@@ -71,6 +71,11 @@ class GatewayJobs:
         job = self._open.get(job_id)
         return job if job is not None and job.attempt == attempt else None
 
+    def named(self, job_id: str | None, attempt: int | None) -> GatewayJob | None:
+        """The open attempt that a frame is about; one that tells no attempt means the one that is open."""
+        job = None if job_id is None else self._open.get(job_id)
+        return job if job is not None and attempt in (None, job.attempt) else None
+
     def is_over(self, job_id: str, attempt: int) -> bool:
         """Whether frames of this attempt are late: it ended, was given up, or a later one was offered."""
         job = self._open.get(job_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from gateway_protocol.codec import FrameError, encode
 from gateway_protocol.messages import FromGateway, FromProvider, Nack, NackCode
@@ -88,8 +88,19 @@ class LinkSession:
         return None
 
 
-def nack(message_type: str, code: NackCode, text: str) -> Send:
-    return Send(Nack(in_reply_to=message_type, code=code, message=text))
+class NamesJob(Protocol):
+    """A frame about a job, or what is known of it."""
+
+    @property
+    def job_id(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+
+def nack(message_type: str | None, code: NackCode, text: str, job: NamesJob | None = None) -> Send:
+    named = (None, None) if job is None else (job.job_id, job.attempt)
+    return Send(Nack(in_reply_to=message_type, job_id=named[0], attempt=named[1], code=code, message=text))
 
 
 def answer_to(error: FrameError) -> list[Send]:

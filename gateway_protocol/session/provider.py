@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway_protocol.codec import FrameError, UnknownMessage, decode_from_gateway
 from gateway_protocol.messages import (
     PROTOCOL_VERSION,
@@ -22,6 +24,8 @@ from gateway_protocol.session import events
 from gateway_protocol.session.events import ProviderEvent
 from gateway_protocol.session.link import LinkPhase, LinkSession, answer_to, nack
 from gateway_protocol.session.provider_jobs import ProviderJobs
+
+_ENDINGS: Final = ("job_rejected", "job_completed", "job_failed")
 
 
 class ProviderSession(LinkSession):
@@ -65,14 +69,14 @@ class ProviderSession(LinkSession):
             case Drain():
                 return [events.DrainRequested(message.deadline_ms)]
             case Nack():
-                return [events.NackReceived(message)]
+                return [events.NackReceived(message), *self._nacked(message)]
 
     def _offered(self, offer: JobOffer) -> list[ProviderEvent]:
         latest = self.jobs.latest_attempt(offer.job_id)
         if offer.attempt == latest:
             return []
         if offer.attempt < latest:
-            return [nack(offer.type, NackCode.STALE_ATTEMPT, "a later attempt is known")]
+            return [nack(offer.type, NackCode.STALE_ATTEMPT, "a later attempt is known", offer)]
         found: list[ProviderEvent] = []
         older = self.jobs.get(offer.job_id, latest)
         if older is not None:
@@ -87,7 +91,7 @@ class ProviderSession(LinkSession):
             return self._late_or_unknown(ack)
         frames = job.next_seq + job.ended
         if ack.seq >= frames:
-            return [nack(ack.type, NackCode.BAD_SEQUENCE, "more is acknowledged than was made")]
+            return [nack(ack.type, NackCode.BAD_SEQUENCE, "more is acknowledged than was made", ack)]
         if ack.seq < job.acknowledged:
             return []
         job.acknowledged = ack.seq + 1
@@ -105,10 +109,18 @@ class ProviderSession(LinkSession):
         job.cancelled = True
         return [events.CancelRequested(job.job_id, job.attempt, cancel.reason)]
 
+    def _nacked(self, nack: Nack) -> list[ProviderEvent]:
+        """The gateway could make nothing of an ending, so it will never acknowledge it."""
+        job = None if nack.job_id is None else self.jobs.get(nack.job_id, nack.attempt or 0)
+        if job is None or not job.ended or nack.in_reply_to not in _ENDINGS:
+            return []
+        self.jobs.close(job)
+        return [events.JobAbandoned(job.job_id, job.attempt, events.AbandonReason.NACKED)]
+
     def _late_or_unknown(self, message: JobAck | JobCancel) -> list[ProviderEvent]:
         if message.attempt <= self.jobs.latest_attempt(message.job_id):
             return []
-        return [nack(message.type, NackCode.UNKNOWN_JOB, "no such job here")]
+        return [nack(message.type, NackCode.UNKNOWN_JOB, "no such job here", message)]
 
     def _resumed(self, resume: tuple[ResumeJob, ...]) -> list[ProviderEvent]:
         found: list[ProviderEvent] = []

@@ -446,8 +446,8 @@ class FakeProvider:
         with contextlib.suppress(ConnectionClosed):
             await self._socket.send(session.send(message))
 
-    async def send_text(self, frame: str) -> None:
-        """Any text as a frame."""
+    async def send_raw(self, frame: str | bytes) -> None:
+        """Anything as a frame."""
         assert self._socket is not None
         await self._socket.send(frame)
 

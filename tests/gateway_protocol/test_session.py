@@ -264,6 +264,43 @@ def test_a_malformed_frame_gets_a_nack_and_the_session_goes_on(ends: Ends) -> No
     assert ends.to_provider(OFFER) == [events.JobOffered(OFFER)]
 
 
+def test_a_malformed_frame_ends_the_attempt_that_it_names_once(streaming: Ends) -> None:
+    frame = '{"type":"job_failed","job_id":"j","attempt":1,"seq":"2"}'
+    named, cancel, broken = streaming.gateway.receive_frame(frame)
+    assert isinstance(named, events.Send)
+    assert isinstance(named.message, Nack)
+    assert (named.message.job_id, named.message.attempt) == ("j", 1)
+    assert cancel == events.Send(JobCancel(job_id="j", attempt=1, reason="malformed"))
+    assert broken == events.JobBroken("j", 1, NackCode.MALFORMED, had_content=True)
+    (again,) = streaming.gateway.receive_frame(frame)
+    assert isinstance(again, events.Send)
+
+
+def test_an_ending_that_is_nacked_is_kept_no_longer(streaming: Ends) -> None:
+    streaming.provider_jobs.made(failed(3))
+    refused = Nack(in_reply_to="job_failed", job_id="j", attempt=1, code=NackCode.MALFORMED, message="m")
+    assert streaming.to_provider(refused) == [
+        events.NackReceived(refused),
+        events.JobAbandoned("j", 1, events.AbandonReason.NACKED),
+    ]
+    assert len(streaming.provider_jobs) == 0
+
+
+@pytest.mark.parametrize("answered", ["job_chunk", "job_failed"])
+def test_a_job_that_runs_is_not_given_up_for_a_nack(streaming: Ends, answered: str) -> None:
+    refused = Nack(in_reply_to=answered, job_id="j", attempt=1, code=NackCode.MALFORMED, message="m")
+    assert streaming.to_provider(refused) == [events.NackReceived(refused)]
+
+
+def test_an_offer_that_can_not_be_read_is_nacked_by_name(ends: Ends) -> None:
+    ends.gateway.send(OFFER)
+    (refused,) = ends.provider.receive_frame('{"type":"job_offer","job_id":"j","attempt":1,"request":[]}')
+    assert isinstance(refused, events.Send)
+    found = ends.gateway.receive_frame(ends.provider.send(refused.message))
+    assert found[1:] == [events.JobBroken("j", 1, NackCode.MALFORMED, had_content=False)]
+    assert ends.gateway_jobs.get("j", 1) is None
+
+
 def test_a_nack_is_never_answered(ends: Ends) -> None:
     nack = Nack(in_reply_to="job_chunk", code=NackCode.BAD_CHAIN, message="m")
     assert ends.provider.receive(nack) == [events.NackReceived(nack)]

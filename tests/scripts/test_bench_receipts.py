@@ -20,6 +20,7 @@ def test_the_proof_costs_less_than_one_percent_of_a_token_at_100_tokens_per_seco
         "receipt_make_us",
         "receipt_check_us",
         "receipt_verify_us",
+        "answer_check_us_per_token",
         "job_chunk_encode_us",
         "job_chunk_decode_us",
         "proof_us_per_token",

@@ -310,8 +310,8 @@ async def test_who_never_registers_is_cut_off(
 async def test_malformed_frames_end_nothing(gateway: LocalGateway, http: aiohttp.ClientSession) -> None:
     async with FakeProvider(gateway.link_url) as provider:
         for frame in ("{", '{"type": "job_chunk"}', '{"type": "heartbeat", "slots_total": "x"}'):
-            await provider.send_text(frame)
-        await provider.send_text('{"type": "job_accepted", "job_id": "j", "attempt": 1, "prompt_tokens": 1}')
+            await provider.send_raw(frame)
+        await provider.send_raw('{"type": "job_accepted", "job_id": "j", "attempt": 1, "prompt_tokens": 1}')
         await provider.until(lambda: len(provider.nacks) == 4)
         assert [nack.code for nack in provider.nacks] == [
             "not_json",
@@ -325,7 +325,7 @@ async def test_malformed_frames_end_nothing(gateway: LocalGateway, http: aiohttp
 @pytest.mark.asyncio
 async def test_frame_over_the_limit(gateway: LocalGateway) -> None:
     async with FakeProvider(gateway.link_url) as provider:
-        await provider.send_text('"' + "x" * 1024 * 1024 + '"')
+        await provider.send_raw('"' + "x" * 1024 * 1024 + '"')
         await provider.until(lambda: provider.closed_with is not None)
         assert provider.closed_with == 1009
 

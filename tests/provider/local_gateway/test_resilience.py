@@ -339,7 +339,7 @@ async def bad_chain(job: FakeJob) -> None:
 
 
 async def gap(job: FakeJob) -> None:
-    await job.provider.send_text(
+    await job.provider.send_raw(
         f'{{"type":"job_chunk","job_id":"{job.offer.job_id}","attempt":1,"seq":7,'
         f'"delta":{{"content":"x"}},"chain":"{"0" * 64}"}}'
     )
@@ -499,7 +499,7 @@ async def test_a_draining_provider_gets_no_offer_whatever_its_heartbeats_say(
 ) -> None:
     async with FakeProvider(gateway.link_url) as provider:
         await provider.acks.get()
-        await provider.send_text('{"type": "draining", "in_flight": 0, "deadline_ms": 1000}')
+        await provider.send_raw('{"type": "draining", "in_flight": 0, "deadline_ms": 1000}')
         await provider.heartbeat()  # made a moment before
         assert not (await provider.acks.get()).routable
         assert (await refusal(http, gateway, chat())).error["code"] == "no_provider_available"
