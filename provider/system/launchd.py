@@ -25,8 +25,9 @@ from provider.system.service import (
 
 LABEL = "tech.malibu.provider"
 HOMEBREW_LABEL = "homebrew.mxcl.malibu-provider"
-# `bootout` answers before the job is gone; a bootstrap in between fails with "5: Input/output error".
-_GONE_SECONDS = 60.0
+# `bootout` answers before the job is gone; a bootstrap in between fails with "5: Input/output error". It is
+# gone when its jobs are done, at most ExitTimeOut seconds and what launchd itself takes.
+_GONE_SECONDS = 15.0
 _LOOK_AGAIN_SECONDS = 0.1
 # And it goes on failing for some five seconds after the job is gone (headroomlabs-ai/headroom#1289).
 _BOOTSTRAP_TRIES = 8
@@ -208,15 +209,24 @@ class Launchd:
         domain = self._loaded_domain()
         if domain is None:
             return
-        answer = ask_manager("launchctl", "bootout", self._target(domain))
+        patience = self._exit_timeout()
+        answer = ask_manager("launchctl", "bootout", self._target(domain), patience=patience)
         # 3: no such process, it went by itself; 36: operation now in progress.
         if answer.code not in (0, 3, 36):
             self._done(answer, "unload")
-        end = self._clock() + _GONE_SECONDS
+        patience += _GONE_SECONDS
+        end = self._clock() + patience
         while self._loaded_domain() is not None:
             if self._clock() >= end:
-                raise ServiceError(f"launchd still has {self._label} after {_GONE_SECONDS:.0f} s; try again")
+                raise ServiceError(f"launchd still has {self._label} after {patience:.0f} s; try again")
             self._sleep(_LOOK_AGAIN_SECONDS)
+
+    def _exit_timeout(self) -> float:
+        """What the plist gives the daemon to end; launchd's own 20 seconds where it can't be read."""
+        try:
+            return float(plistlib.loads(self.file.read_bytes())["ExitTimeOut"])
+        except (OSError, ValueError, ExpatError, KeyError, TypeError):
+            return 20.0
 
     def _done(self, answer: Answer, what: str) -> None:
         if answer.code == 0:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from provider.errors import ProviderError
 
-# A manager that hasn't answered by then is stuck; its commands answer within milliseconds.
+# A manager that hasn't answered by then is stuck; commands that needn't wait answer within milliseconds.
 COMMAND_SECONDS = 30.0
 # Between two restarts after a crash, in seconds.
 RESTART_INTERVAL = 10
@@ -97,15 +97,19 @@ class Answer:
     complaint: str
 
 
-def ask_manager(*command: str) -> Answer:
-    """Run one command of the manager. Raises `ServiceError` when it isn't there or hangs."""
+def ask_manager(*command: str, patience: float = 0.0) -> Answer:
+    """Run one command of the manager. Raises `ServiceError` when it isn't there or hangs.
+
+    `patience`: seconds that it may wait for the daemon, which finishes its jobs, besides.
+    """
+    seconds = COMMAND_SECONDS + patience
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=COMMAND_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except FileNotFoundError:
@@ -113,7 +117,7 @@ def ask_manager(*command: str) -> Answer:
             f"{command[0]} is not there; run `malibu-provider start` by your own means"
         ) from None
     except subprocess.TimeoutExpired:
-        raise ServiceError(f"`{' '.join(command)}` didn't answer in {COMMAND_SECONDS:.0f} s") from None
+        raise ServiceError(f"`{' '.join(command)}` didn't answer in {seconds:.0f} s") from None
     return Answer(done.returncode, done.stdout, done.stderr.strip() or done.stdout.strip())
 
 

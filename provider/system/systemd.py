@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from provider.system.service import (
@@ -116,12 +117,20 @@ class Systemd:
         )
 
     def _systemctl(self, *arguments: str, refused_is_fine: bool = False) -> str:
-        answer = ask_manager("systemctl", "--user", *arguments)
+        answer = ask_manager("systemctl", "--user", *arguments, patience=self._exit_timeout())
         if answer.code != 0 and not refused_is_fine:
             words = answer.complaint.splitlines()[0] if answer.complaint else f"code {answer.code}"
             remedy = "; log in as this user: sudo and su open no session" if _NO_BUS in words else ""
             raise ServiceError(f"systemd can't {arguments[0]} {self._unit}: {words}{remedy}")
         return answer.output
+
+    def _exit_timeout(self) -> float:
+        """What the unit gives the daemon to end; `stop` and `restart` return only then."""
+        try:
+            found = re.search(r"^TimeoutStopSec=(\d+)$", self.file.read_text("utf-8"), re.MULTILINE)
+        except OSError:
+            return 0.0
+        return float(found[1]) if found else 0.0
 
     def _must_be_installed(self) -> None:
         if not self.file.is_file():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import plistlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,13 @@ def test_a_job_that_never_leaves_is_reported(
     launchd_state.change(bootout_looks=10_000)
     with pytest.raises(ServiceError, match=r"launchd still has tech.malibu.provider after 60 s"):
         launchd.restart()
+
+
+def test_a_long_drain_is_waited_for(launchd: Launchd, launchd_state: FakeLaunchd, spec: ServiceSpec) -> None:
+    launchd.install(replace(spec, exit_timeout=300))
+    launchd_state.change(bootout_looks=70)
+    launchd.restart()
+    assert launchd.status().pid == 501
 
 
 def test_what_was_stopped_stays_stopped_until_it_is_started(
@@ -327,6 +335,21 @@ def test_a_units_whole_life(systemd_state: Path, spec: ServiceSpec) -> None:
     assert not systemd.status().running
     with pytest.raises(ServiceError, match="not installed"):
         systemd.stop()
+
+
+def test_commands_that_wait_for_the_daemons_jobs_get_its_time(
+    systemd_state: Path, spec: ServiceSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of their own they would have none.
+    monkeypatch.setattr("provider.system.service.COMMAND_SECONDS", 0.0)
+    systemd = Systemd()
+    systemd.install(spec)
+    systemd.restart()
+    systemd.stop()
+    assert not systemd.status().running
+    systemd.file.write_text("[Unit]\n")
+    with pytest.raises(ServiceError, match=r"`systemctl --user reset-failed .*` didn't answer in 0 s"):
+        systemd.restart()
 
 
 def test_without_a_session_bus_systemds_words_are_passed_on(systemd_state: Path, spec: ServiceSpec) -> None:
