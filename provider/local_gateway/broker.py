@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection
 from functools import partial
+from typing import Final
 
 from gateway_protocol.answer_check import AnswerBounds, AnswerCheck
 from gateway_protocol.errors import ApiError, ErrorCode
@@ -35,6 +36,9 @@ from provider.local_gateway.ledger import JobEntry, Ledger
 from provider.local_gateway.meter import Meter
 from provider.local_gateway.providers import Directory, ProviderRecord
 from provider.local_gateway.settings import GatewaySettings
+
+# A timer of the loop may come early by as much as its clock can't tell.
+_CLOCK: Final = 0.01
 
 
 class Broker:
@@ -82,7 +86,8 @@ class Broker:
             raise ApiError(ErrorCode.PROVIDER_OVERLOADED, "This gateway serves as many requests as it may.")
         self._wanted[spec.model] = self._loop.time()
         if not self._ready_for(spec, ()):
-            raise ApiError(ErrorCode.NO_PROVIDER_AVAILABLE, f"No provider of {spec.model} is ready.")
+            nobody = ApiError(ErrorCode.NO_PROVIDER_AVAILABLE, f"No provider of {spec.model} is ready.")
+            raise self._saying_when(spec, nobody)
         provider_id = self._choose(spec, ())
         if provider_id is None and self._queue.full:
             raise ApiError(ErrorCode.PROVIDER_OVERLOADED, "Every provider is busy and the queue is full.")
@@ -135,10 +140,16 @@ class Broker:
             record.link.send(JobCancel(job_id=attempt.job_id, attempt=attempt.number, reason=reason))
 
     def blame(self, attempt: Attempt) -> None:
-        self.dispatch.failed(attempt.provider_id, self._loop.time(), attempt.offered_at)
+        now = self._loop.time()
+        rests_until = self.dispatch.failed(attempt.provider_id, now, attempt.offered_at)
+        if rests_until is not None:
+            # Nothing else happens then that would put it back among the ready ones.
+            self._loop.call_at(rests_until + _CLOCK, self.pump, attempt.provider_id)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
         self.jobs.discard(job)
+        if outcome.error is not None:
+            self._saying_when(job.spec, outcome.error)
         attempt = job.current
         if attempt is None:
             job.delivery.end(outcome)  # nothing ran, or what ran is recorded with its own ending
@@ -251,6 +262,15 @@ class Broker:
         if not tried and spec.only is None:
             return bool(ready)
         return any(p not in tried and (spec.only is None or p in spec.only) for p in ready)
+
+    def _saying_when(self, spec: JobSpec, error: ApiError) -> ApiError:
+        """A refusal for want of a provider says when one will be there, where that is known."""
+        if error.retry_after_ms is None and error.http_status == 503 and not self._ready_for(spec, ()):
+            now = self._loop.time()
+            ends = self.dispatch.rest_ends(spec.model, now, spec.only)
+            if ends is not None:
+                error.retry_after_ms = round((ends - now + _CLOCK) * 1000)
+        return error
 
     def _choose(self, spec: JobSpec, tried: Collection[str]) -> str | None:
         return self.dispatch.choose(

@@ -117,6 +117,7 @@ class Dispatch:
         self._free: dict[str, _FreeList] = {}
         self._listed: dict[str, tuple[frozenset[str], bool]] = {}
         self._warm: OrderedDict[bytes, str] = OrderedDict()
+        self._resting: set[str] = set()
 
     def put(self, candidate: Candidate, now: float) -> None:
         """Add a provider or take over what changed about it."""
@@ -224,20 +225,41 @@ class Dispatch:
             candidate.cooldown = COOLDOWN_MIN
             self.refresh(provider_id, now)
 
-    def failed(self, provider_id: str, now: float, offered_at: float | None = None) -> None:
+    def failed(self, provider_id: str, now: float, offered_at: float | None = None) -> float | None:
         """Count a fault of the provider's; several within a minute cool it down, each time longer.
 
         `offered_at`: when the job was offered. One that was under way at the last fault has died of the same
-        cause, as all jobs of a batch do, and doesn't count.
+        cause, as all jobs of a batch do, and doesn't count. Gives the end of a rest that begins now.
         """
         candidate = self._all.get(provider_id)
         if candidate is None:
-            return
+            return None
         if offered_at is not None and candidate.failures and offered_at < candidate.failures[-1]:
-            return
+            return None
+        rests_until = None
         candidate.failures = [at for at in candidate.failures if now - at < FAILURE_WINDOW] + [now]
         if len(candidate.failures) >= FAILURES:
             candidate.failures.clear()
-            candidate.cooled_until = now + candidate.cooldown
+            candidate.cooled_until = rests_until = now + candidate.cooldown
+            self._resting.add(provider_id)
             candidate.cooldown = min(COOLDOWN_MAX, candidate.cooldown * 2)
         self.refresh(provider_id, now)
+        return rests_until
+
+    def rest_ends(self, model: str, now: float, only: Collection[str] | None = None) -> float | None:
+        """When the first provider of a model that does nothing but rest takes jobs again; `None`: none rests.
+
+        `only`: see `choose`.
+        """
+        ends = []
+        for provider_id in [*self._resting]:
+            candidate = self._all.get(provider_id)
+            if candidate is None or candidate.cooled_until <= now:
+                self._resting.discard(provider_id)
+            elif (
+                model in candidate.models
+                and (only is None or provider_id in only)
+                and candidate.reasons(now) == [NotRoutableReason.FAILED_RECENT_JOBS]
+            ):
+                ends.append(candidate.cooled_until)
+        return min(ends, default=None)

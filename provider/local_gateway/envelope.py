@@ -17,11 +17,14 @@ from gateway_protocol.completion import error_event
 from gateway_protocol.errors import ApiError, ErrorCode
 from gateway_protocol.limits import REQUEST_BODY_BYTES
 from provider.local_gateway.access import Doorkeeper
+from provider.local_gateway.dispatch import COOLDOWN_MAX
 from provider.local_gateway.sse import to_json
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
+# However long a provider asks for: no rest is longer.
+RETRY_AFTER_MAX = math.ceil(COOLDOWN_MAX) + 1
 _METHODS = "GET, POST, OPTIONS"
 _HEADERS = "authorization, content-type, x-request-id"
 
@@ -43,7 +46,8 @@ def error_headers(error: ApiError) -> dict[str, str]:
     """What a client's retry logic reads: SDKs rerun every 5xx unless told not to."""
     headers: dict[str, str] = {}
     if error.http_status in (429, 503):
-        headers["Retry-After"] = str(max(1, math.ceil((error.retry_after_ms or 1000) / 1000)))
+        seconds = math.ceil((error.retry_after_ms or 1000) / 1000)
+        headers["Retry-After"] = str(min(max(1, seconds), RETRY_AFTER_MAX))
     if error.http_status >= 500 and not error.retryable:
         headers["x-should-retry"] = "false"
     if error.http_status == 401:

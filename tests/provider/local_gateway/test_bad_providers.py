@@ -19,10 +19,19 @@ from gateway_protocol.messages import (
     Usage,
 )
 from provider.local_gateway.server import LocalGateway
-from tests.fakes.fake_provider import Behaviour, FakeJob, FakeProvider, answering, offered_model
+from tests.fakes.fake_provider import (
+    MODEL,
+    Behaviour,
+    FakeJob,
+    FakeProvider,
+    answering,
+    offered_model,
+    rejecting,
+)
 from tests.provider.local_gateway.conftest import (
     StartGateway,
     chat,
+    eventually,
     functions,
     openai_client,
     refusal,
@@ -324,6 +333,46 @@ async def rests(provider: FakeProvider) -> None:
     async with asyncio.timeout(10):
         while NotRoutableReason.FAILED_RECENT_JOBS not in (await provider.acks.get()).reasons:
             pass
+
+
+@pytest.mark.asyncio
+async def test_retry_after_tells_when_the_rest_ends(
+    start_gateway: StartGateway, http: aiohttp.ClientSession
+) -> None:
+    gateway = await start_gateway(attempts=1, timers={"heartbeat": 3600.0})
+    behave = blaming(ErrorCode.PROVIDER_ERROR, Fault.PROVIDER)
+    async with FakeProvider(gateway.link_url, behave=behave) as provider:
+        for _ in range(3):
+            await refusal(http, gateway, chat())
+        got = await refusal(http, gateway, chat())
+        assert got.status == 503
+        assert 1 < int(got.headers["Retry-After"]) <= 31
+        assert len(provider.jobs) == 3
+
+
+@pytest.mark.asyncio
+async def test_after_the_rest_it_is_there_without_a_word(
+    start_gateway: StartGateway, http: aiohttp.ClientSession
+) -> None:
+    """No heartbeat has to come first: who follows `Retry-After` must not be sent away again."""
+    gateway = await start_gateway(attempts=1, timers={"heartbeat": 3600.0})
+    async with FakeProvider(gateway.link_url, behave=blaming(OURS, Fault.PROVIDER)) as provider:
+        gateway.directory.records[provider.provider_id].candidate.cooldown = 0.5
+        for _ in range(3):
+            await refusal(http, gateway, chat())
+        provider.behave = answering("Hello")
+        await eventually(lambda: bool(gateway.broker.dispatch.ready(MODEL)))
+        assert (await stream(http, gateway)).text == "Hello"
+
+
+@pytest.mark.asyncio
+async def test_no_provider_makes_a_buyer_wait_for_ever(
+    start_gateway: StartGateway, http: aiohttp.ClientSession
+) -> None:
+    gateway = await start_gateway(attempts=1)
+    behave = rejecting(ErrorCode.PROVIDER_OVERLOADED, retry_after_ms=10**15)
+    async with FakeProvider(gateway.link_url, behave=behave):
+        assert (await refusal(http, gateway, chat())).headers["Retry-After"] == "301"
 
 
 # --- whose fault ---------------------------------------------------------------------------------
