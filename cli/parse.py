@@ -35,7 +35,7 @@ def parse(
             raise UsageError("--cases brings its own models, tools and texts; leave the rest out")
         _run_cases(cases, chunk_chars)
         return
-    if file is None or model is None:
+    if file is None or model is None or not model.strip():
         raise UsageError("give --model ID and a FILE (or - for standard input), or --cases FILE")
     entry = catalogue().get(model)
     output = RawOutput(

@@ -89,7 +89,7 @@ class ModelLibrary:
         """Which model the user means. Raises `UsageError` for what can't be a model's name."""
         if not text.strip():
             # An empty path would be the current folder, which nobody asked for.
-            raise UsageError("--model: an empty name; give an ID, a folder, or ID=FOLDER")
+            raise UsageError("an empty model name; give an ID, a folder, or ID=FOLDER")
         model_id, equals, given = text.partition("=")
         if equals:
             if not model_id or not given:

@@ -210,7 +210,7 @@ def summary(document: Document) -> str:
         layer = by_id[name]
         if layer.state is not LayerState.OK:
             begins = "not serving" if layer.state is LayerState.FAILING else "starting"
-            return f"{begins}: {name} {layer.reason}"
+            return f"{begins}: {name}: {layer.reason}"
     if by_id["registered"].state is not LayerState.OK:
         layer = by_id["link"] if by_id["link"].state is not LayerState.OK else by_id["registered"]
         return f"not connected: {layer.reason}"

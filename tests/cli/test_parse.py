@@ -100,6 +100,7 @@ def test_a_case_that_is_refused_has_its_code_in_the_error(tmp_path: Path, capsys
     [
         (["{file}"], "give --model ID and a FILE"),
         (["--model", QWEN], "give --model ID and a FILE"),
+        (["--model", "", "{file}"], "give --model ID and a FILE"),
         (["--model", QWEN, "/no/such"], "can't read /no/such"),
         (["--model", QWEN, "{binary}"], "is not UTF-8 (byte 2)"),
         (["--model", QWEN, "--tools", "{file}", "{file}"], "is not JSON"),

@@ -73,13 +73,13 @@ def paused(*reasons: str, until: float | None = None) -> dict[str, Any]:
         ),
         (
             {"engine": {"ready": False, "reason": "loading the model"}, "models": []},
-            "starting: engine loading the model",
+            "starting: engine: loading the model",
         ),
         (
             {"engine": {"ready": False, "reason": "it died; restarting", "restarts": 2}},
-            "not serving: engine it died; restarting",
+            "not serving: engine: it died; restarting",
         ),
-        ({"models": [{"id": "m", "state": "failed"}]}, "not serving: model m failed"),
+        ({"models": [{"id": "m", "state": "failed"}]}, "not serving: model: m failed"),
         (paused("on_battery", "thermal_pressure"), "paused: words of on_battery; words of thermal_pressure"),
         (
             {**paused("outside_schedule"), "engine": {"ready": False, "parked": True, "reason": "paused"}},
@@ -87,10 +87,10 @@ def paused(*reasons: str, until: float | None = None) -> dict[str, Any]:
         ),
         (
             {"engine": {"ready": False, "parked": True, "reason": "unloaded while paused"}},
-            "starting: engine the pause is over, it comes back",
+            "starting: engine: the pause is over, it comes back",
         ),
         ({"process__state": "draining"}, "draining: 2 running, 0 waiting"),
-        ({**NOTHING, "process__state": "starting"}, "starting: engine not started"),
+        ({**NOTHING, "process__state": "starting"}, "starting: engine: not started"),
         (
             {**NOTHING, "process": {"state": "idle", "reason": "gateway.url: must be a ws:// or wss:// URL"}},
             "not serving: gateway.url: must be a ws:// or wss:// URL",
