@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import io
 import re
 from collections.abc import Iterator
@@ -13,6 +15,12 @@ import structlog
 
 from provider import app
 from provider.config import LoadedConfig, known_keys, load
+from provider.engine.spec import EngineSettings, ModelSpec
+from provider.jobs.plan import AnswerRules
+from provider.link.dial import LinkSettings
+from provider.local_gateway.settings import Access, Caps, GatewaySettings, Timers
+from provider.oversight import OversightPlan
+from provider.policy.rules import Policy
 from provider.system.facts import this_machine
 from provider.system.paths import Paths
 
@@ -140,3 +148,29 @@ def test_each_key_changes_what_the_rooms_are_given(paths: Paths, key: str) -> No
     before = given_to_the_rooms(configured(paths, {}), paths)
     assert given_to_the_rooms(configured(paths, {}), paths) == before
     assert given_to_the_rooms(configured(paths, CHANGES[key]), paths) != before
+
+
+def attributes_read() -> set[str]:
+    """Each name that a room reads off an object, wherever it does."""
+    provider = Path(app.__file__).parent
+    rooms = [file for file in provider.rglob("*.py") if file.parent != provider / "config"]
+    trees = [ast.parse(file.read_text("utf-8")) for file in rooms if file.name != "app.py"]
+    nodes = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return {node.attr for node in nodes}
+
+
+def test_the_rooms_read_all_they_are_given() -> None:
+    given = (
+        EngineSettings,
+        ModelSpec,
+        AnswerRules,
+        LinkSettings,
+        GatewaySettings,
+        Access,
+        Caps,
+        Timers,
+        OversightPlan,
+        Policy,
+    )
+    names = {field.name for each in given for field in dataclasses.fields(each)}
+    assert names <= attributes_read()
