@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.web_server import Server
 
 from gateway_protocol.errors import ApiError, ErrorCode
@@ -24,6 +25,8 @@ from provider.local_gateway.sse import to_json
 
 log = structlog.get_logger("gateway")
 
+# The request's line and each header, name and value apart: aiohttp's own bound, told to buyers.
+HEAD_LINE_BYTES: Final = 8190
 # Files that a process needs beside its connections.
 _OTHER_FILES: Final = 64
 
@@ -163,10 +166,19 @@ class BuyerConnection(web.RequestHandler):
             log.error("connection_failed", exc_info=exc)
             error = ApiError(ErrorCode.PROVIDER_ERROR, "The gateway failed to serve this request.")
         else:
-            error = ApiError(ErrorCode.INVALID_REQUEST, "This is not a well-formed HTTP request.")
+            error = ApiError(ErrorCode.INVALID_REQUEST, _what_is_wrong(exc))
         response = error_response(request, error)
         response.force_close()
         return response
+
+
+def _what_is_wrong(fault: BaseException | None) -> str:
+    """In words of ours: aiohttp's own quote what was sent, which may be a key."""
+    if isinstance(fault, LineTooLong):
+        return f"The request's first line or one of its headers is longer than {HEAD_LINE_BYTES} bytes."
+    if isinstance(fault, BadHttpMessage) and "Too many headers" in fault.message:
+        return "The request has more headers than this gateway takes."
+    return "This is not a well-formed HTTP request."
 
 
 def raw_answer(status: int, error: ApiError) -> bytes:

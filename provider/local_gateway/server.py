@@ -19,7 +19,12 @@ from provider.local_gateway.api_keys import KeysError, KeysFile
 from provider.local_gateway.broker import Broker
 from provider.local_gateway.buyers import Buyers
 from provider.local_gateway.chat import Chat
-from provider.local_gateway.connections import Connections, count_requests, raise_file_limit
+from provider.local_gateway.connections import (
+    HEAD_LINE_BYTES,
+    Connections,
+    count_requests,
+    raise_file_limit,
+)
 from provider.local_gateway.envelope import envelope_middleware
 from provider.local_gateway.ledger import Ledger, MemoryLedger
 from provider.local_gateway.models import Models
@@ -110,7 +115,12 @@ class LocalGateway:
         app = web.Application(middlewares=[count_requests, envelope_middleware(self._doorkeeper())])
         self._add_routes(app, buyers)
         # aiohttp wants these when the application's server is made, and again for each connection.
-        options: dict[str, Any] = {"access_log": None, "keepalive_timeout": settings.timers.idle_connection}
+        options: dict[str, Any] = {
+            "access_log": None,
+            "keepalive_timeout": settings.timers.idle_connection,
+            "max_line_size": HEAD_LINE_BYTES,
+            "max_field_size": HEAD_LINE_BYTES,
+        }
         self._runner = web.AppRunner(
             app,
             handle_signals=False,

@@ -49,6 +49,29 @@ async def test_what_is_not_http_gets_the_envelope(gateway: LocalGateway, sent: b
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("path", "headers", "told"),
+    [
+        (b"/" + b"x" * 9000, b"", "8190 bytes"),
+        (b"/v1/models", b"Authorization: Bearer " + b"s3cret" * 2000 + b"\r\n", "8190 bytes"),
+        (b"/v1/models", b"x" * 9000 + b": y\r\n", "8190 bytes"),
+        (b"/v1/models", b"".join(b"x-%d: y\r\n" % number for number in range(300)), "more headers"),
+    ],
+    ids=["path", "value", "name", "many"],
+)
+async def test_a_head_that_is_too_large_is_told_as_that(
+    gateway: LocalGateway, path: bytes, headers: bytes, told: str
+) -> None:
+    reader, writer = await connect(gateway)
+    writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n")
+    status, error = await answer(reader)
+    assert (status, error["code"], error["param"]) == (400, "invalid_request", None)
+    assert told in error["message"]
+    assert "s3cret" not in error["message"]
+    writer.close()
+
+
+@pytest.mark.asyncio
 async def test_a_body_that_is_not_what_its_headers_say_leaves_no_traceback(
     gateway: LocalGateway, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
