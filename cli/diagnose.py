@@ -23,6 +23,7 @@ from cli.doctor.run import run_doctor
 from cli.logs import log_files
 from cli.setup import load_config, paths
 from provider.errors import ConfigError, ProviderError, UnknownStateError
+from provider.logs import older
 from provider.system.facts import this_machine
 
 # The packages whose versions explain most.
@@ -81,7 +82,7 @@ def _parts(config_file: Path | None) -> Iterator[tuple[str, bytes]]:
     except UnknownStateError as error:
         yield "status.json", _json({"unknown": str(error)})
     where = paths()
-    crashes = [where.logs / name for name in ("crash.log", "crash.txt")]
+    crashes = [older(where.crash_log, 1), where.crash_log, where.logs / "crash.txt"]
     for file in (*log_files(where.log_file), *crashes):
         if file.is_file():
             yield f"logs/{file.name}", file.read_bytes()

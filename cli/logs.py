@@ -10,15 +10,15 @@ from pathlib import Path
 
 from cli.setup import paths
 from provider.errors import ProviderError
-from provider.logs import LOG_FILES
+from provider.logs import LOG_FILES, older
 
 _LOOK_AGAIN_SECONDS = 0.25
 
 
 def log_files(file: Path) -> list[Path]:
     """The files that are there, oldest first."""
-    older = [file.with_name(f"{file.name}.{number}") for number in range(LOG_FILES - 1, 0, -1)]
-    return [path for path in (*older, file) if path.is_file()]
+    files = [older(file, number) for number in range(LOG_FILES - 1, -1, -1)]
+    return [path for path in files if path.is_file()]
 
 
 def show_logs(*, lines: int, follow: bool) -> None:

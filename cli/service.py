@@ -39,7 +39,7 @@ def spec(given: Path | None) -> ServiceSpec:
     folders = {name: os.environ[name] for name in _FOLDERS if os.environ.get(name)}
     return ServiceSpec(
         program=this_program(config_file=file if named else None),
-        crash_log=paths().logs / "crash.log",
+        crash_log=paths().crash_log,
         exit_timeout=ceil(drain) + _EXIT_MARGIN_SECONDS,
         environment={name: str(Path(value).expanduser().absolute()) for name, value in folders.items()},
     )

@@ -27,7 +27,7 @@ from provider.link.dial import LinkSettings
 from provider.link.presence import Identity
 from provider.live_config import LiveConfig, follow
 from provider.local_gateway.settings import Access, Caps, GatewaySettings, Timers
-from provider.logs import RotatingFile, configure_logs
+from provider.logs import RotatingFile, configure_logs, set_aside
 from provider.models.catalogue import DEMO_MODEL
 from provider.models.library import ModelLibrary
 from provider.oversight import OversightPlan
@@ -50,6 +50,8 @@ async def run_start(config: LiveConfig, paths: Paths, *, local: bool, service: b
     paths.create()
     # A service has no terminal; a daemon in the foreground has nothing else.
     log_stream = RotatingFile(paths.log_file) if service else None
+    if service:
+        set_aside(paths.crash_log)
     # As it is until the configuration, which may be faulty, says how.
     configure_logs(stream=log_stream)
     rest_until: float | None = None

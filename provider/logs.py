@@ -47,6 +47,21 @@ LOG_FILE_BYTES = 10 * 1024 * 1024
 LOG_FILES = 5
 
 
+def older(file: Path, number: int) -> Path:
+    """Where the `number`-th file before this one is kept; 0: the file itself."""
+    return file.with_name(f"{file.name}.{number}") if number else file
+
+
+def set_aside(file: Path, *, limit: int = LOG_FILE_BYTES) -> None:
+    """Put a file that others append to in an older one's place, once it has grown past `limit` bytes."""
+    try:
+        if file.stat().st_size > limit:
+            os.replace(file, older(file, 1))
+    except OSError:
+        # Most often there is none yet.
+        pass
+
+
 class RotatingFile:
     """A log file that never grows past `limit` bytes: then it becomes `.1`, `.1` becomes `.2`, up to `files`.
 
@@ -83,9 +98,9 @@ class RotatingFile:
     def _rotate(self) -> None:
         # Where the last rotation could open no new file the old ones have moved already.
         for number in range(self._files - 1, 0, -1) if self._file.exists() else ():
-            older = self._file if number == 1 else self._file.with_name(f"{self._file.name}.{number - 1}")
-            if older.exists():
-                os.replace(older, self._file.with_name(f"{self._file.name}.{number}"))
+            last = older(self._file, number - 1)
+            if last.exists():
+                os.replace(last, older(self._file, number))
         # Opened before the old one is closed: a number that was closed may soon be somebody's socket.
         fresh = self._open()
         os.close(self._descriptor)

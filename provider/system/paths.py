@@ -51,6 +51,11 @@ class Paths:
         return self.logs / "daemon.log"
 
     @property
+    def crash_log(self) -> Path:
+        """What launchd or systemd keeps of what the service prints, its crashes; an older one is beside it."""
+        return self.logs / "crash.log"
+
+    @property
     def models(self) -> Path:
         """Converted and downloaded models that don't live in Hugging Face's own cache."""
         return self.cache / "models"

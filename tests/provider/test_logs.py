@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from provider.logs import RotatingFile, configure_logs
+from provider.logs import RotatingFile, configure_logs, set_aside
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +62,16 @@ def test_a_log_file_stays_within_its_bounds(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
     kept = "".join((tmp_path / f"daemon.log{suffix}").read_text() for suffix in (".2", ".1", ""))
     assert kept.splitlines() == [f"line {number:04}" for number in range(70, 100)]
+
+
+def test_a_file_of_others_is_set_aside_once_it_is_large(tmp_path: Path) -> None:
+    crashes = tmp_path / "crash.log"
+    set_aside(crashes, limit=10)
+    for text in ("small", "the first large one", "the second large one"):
+        crashes.write_text(text)
+        set_aside(crashes, limit=10)
+        assert crashes.exists() is (text == "small")
+    assert (tmp_path / "crash.log.1").read_text() == "the second large one"
 
 
 def test_where_no_new_file_can_be_opened_the_log_goes_on_in_the_old_one(tmp_path: Path) -> None:
