@@ -52,7 +52,7 @@ class Paths:
 
     @property
     def crash_log(self) -> Path:
-        """What launchd or systemd keeps of what the service prints, its crashes; an older one is beside it."""
+        """What launchd or systemd keeps of what the service prints, its crashes; an older one beside it."""
         return self.logs / "crash.log"
 
     @property
