@@ -37,6 +37,13 @@ async def gateway_of(folder: Path, config: str, *flags: str) -> AsyncIterator[Ga
         yield gateway
 
 
+def put(file: Path, text: str) -> None:
+    """Write a file in one step, as an editor does: nobody sees it half made."""
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.write_text(text)
+    fresh.replace(file)
+
+
 def service(folder: Path, port: int, config: str = "") -> Daemon:
     return Daemon(folder / "daemon", write_script(folder, ANSWER), port, config=config, service=True)
 
@@ -95,16 +102,18 @@ async def test_a_key_that_is_not_allowed_then_is_then_is_revoked(tmp_path: Path)
             assert (await Buyer(gateway.url, "hi").refusal())["code"] == "model_not_found"
             shown = await asyncio.to_thread(command, daemon.home, "keys", "show", "--json")
             key_id = json.loads(shown.stdout)["key_id"]
-            config.write_text(listed.format(key_id))
+            put(config, listed.format(key_id))
             await serves(daemon, gateway)
 
-            config.write_text(listed.format("another"))
-            facts = await daemon.until(lambda facts: facts["link"]["reasons"] == ["key_not_allowed"])
+            put(config, listed.format("another"))
+            facts = await daemon.until(
+                lambda facts: facts["link"]["reasons"] == ["key_not_allowed"], seconds=60
+            )
             assert facts["health"]["summary"].startswith("connected but gets no jobs: ")
             assert "(key_not_allowed)" in facts["health"]["summary"]
             assert (await Buyer(gateway.url, "hi").refusal())["code"] == "no_provider_available"
             links = facts["link"]["links"]
-            config.write_text(listed.format(key_id))
+            put(config, listed.format(key_id))
             await serves(daemon, gateway)
             assert (await daemon.facts())["link"]["links"] == links  # it stayed connected all the time
             await ends_well(daemon)
@@ -120,17 +129,17 @@ async def test_a_token_that_is_missing_then_wrong_then_right(tmp_path: Path) -> 
         with service(tmp_path, relay.port, f'[gateway]\ntoken_file = "{token}"\n') as daemon:
             await idle(daemon, f"gateway.token_file: no such file: {token}")
             assert relay.connections == 0
-            token.write_text("wrong\n")
+            put(token, "wrong\n")
             await idle(daemon, "refused_token_refused: this gateway asks for a provider token")
             # One attempt for each change of the file, and none in between, however long it takes.
             assert relay.connections == 1
-            token.write_text("wrong again\n")
+            put(token, "wrong again\n")
             async with asyncio.timeout(60):
                 while relay.connections < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             await idle(daemon, "refused_token_refused")
             assert relay.connections == 2
-            token.write_text("right\n")
+            put(token, "right\n")
             await serves(daemon, gateway)
             assert relay.connections == 3
             await ends_well(daemon)
@@ -172,7 +181,7 @@ async def test_a_gateway_that_refuses_an_old_version(tmp_path: Path) -> None:
             await refuse(await gateway.dialled(seconds=60))
             await idle(daemon, "refused_below_minimum_version: at least 99.0 is needed")
             assert len(gateway.requests) == 1
-            (daemon.home / "config.toml").write_text("[engine]\nslots = 2\n")
+            put(daemon.home / "config.toml", "[engine]\nslots = 2\n")
             link = await gateway.link(seconds=60)
             assert len(gateway.requests) == 2
             await link.send(offer("job_1", model=MODEL))
@@ -207,14 +216,31 @@ async def test_a_configuration_that_changes_while_it_serves_disturbs_nothing(
                 return found
 
             assert await remark() is None
-            config.write_text("[engine]\nslotz = 3\n")
+            put(config, "[engine]\nslotz = 3\n")
             assert "engine.slotz: unknown key" in (await remark() or "")
             shown = await asyncio.to_thread(command, daemon.home, "status")
             assert "  configuration  can't be used any more, the earlier one stays in force: " in shown.stdout
             assert DONE in await Buyer(gateway.url, "hi").done()
-            config.write_text("[engine]\nslots = 3\n")
+            put(config, "[engine]\nslots = 3\n")
             assert await remark() == "has changed; in force after a restart"
-            config.write_text("# only a remark\n")
+            put(config, "# only a remark\n")
             assert await remark() is None
             assert MODEL in {model["id"] for model in (await daemon.facts())["models"]}
             await ends_well(daemon)
+
+
+@pytest.mark.asyncio
+async def test_one_that_was_replaced_does_not_take_turns_with_its_replacer(tmp_path: Path) -> None:
+    async def replace(link: FakeLink) -> None:
+        await link.socket.close(CloseCode.REPLACED, "a newer session of this identity")
+
+    async with FakeGateway() as gateway:
+        config = "[gateway]\nrefused_retry_seconds = 1\n"
+        with service(tmp_path, gateway.port, config) as daemon:
+            await replace(await gateway.link(seconds=60))
+            began = (await idle(daemon, "close_4009"))["process"]["uptime_s"]
+            # Three times as long as a refused one would wait.
+            await daemon.until(lambda facts: facts["process"]["uptime_s"] > began + 3)
+            assert len(gateway.requests) == 1
+            put(daemon.home / "config.toml", f"{config}[engine]\nslots = 2\n")
+            await gateway.link(seconds=60)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provider.config import LoadedConfig, Settings, known_keys, load
+from provider.config import LoadedConfig, Settings, known_keys, load, named_files
 from provider.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[2] / "configs" / "provider.example.toml"
@@ -103,6 +103,14 @@ def test_a_models_section_is_kept_by_its_id(loading: Load) -> None:
         ("[tools]\nforce = 'maybe'", "tools.force: must be true or false, not 'maybe'"),
         ("[queue]\nseconds = 'soon'", "queue.seconds: must be a number, not 'soon'"),
         ("[queue]\nseconds = -1", "queue.seconds: must be greater than or equal to 0, not -1"),
+        (
+            "[local_gateway]\nminimum_version = 'newest'",
+            "local_gateway.minimum_version: must be a version in numbers, such as 1.2.0",
+        ),
+        (
+            "[gateway]\nrefused_retry_seconds = 0",
+            "gateway.refused_retry_seconds: must be greater than or equal to 1",
+        ),
         ("[queue]\nseconds = inf", "queue.seconds: Input should be a finite number, not inf"),
         (
             "[local_gateway]\nport = 99999",
@@ -211,3 +219,20 @@ def test_the_example_gives_the_defaults_where_there_are_any() -> None:
         shown = (example[section] if section else example)[name]
         if default not in (None, []):
             assert shown == default, key
+
+
+def test_the_files_that_a_configuration_names_are_told_whatever_is_wrong_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+
+    def named(text: str) -> tuple[Path, ...]:
+        file.write_text(text)
+        environment = {"MALIBU_PROVIDER_GATEWAY__TOKEN_FILE": "/from/environment"}
+        return named_files(file=file, environment=environment, flags={"engine.script": "/from/flag"})
+
+    more = (Path("/from/flag"), Path("/from/environment"))
+    assert named("not TOML at all [") == more
+    assert named("[engine]\nscript = '/beaten'\nslotz = 1") == more
+    tls = "[local_gateway]\ntls_key = '/missing/key.pem'\ntls_cert = 3\nkeys_file = '~nobody-here/keys'"
+    assert named(tls) == (*more, Path("/missing/key.pem"))
+    file.unlink()
+    assert named_files(file=file, environment={}, flags={}) == ()

@@ -155,3 +155,8 @@ def test_a_lost_link_claims_nothing(field: str) -> None:
     board.routable, board.reasons, board.session_id = True, ("draining",), "s"
     board.lost("close_1006")
     assert not board.document()[field]
+
+
+def test_an_end_by_a_newer_session_is_told_from_a_refusal() -> None:
+    assert LinkEnd(Verdict.STOP, "close_4009", "a newer session of this identity").replaced
+    assert not LinkEnd(Verdict.STOP, "close_4003", "token refused").replaced
