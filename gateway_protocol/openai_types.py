@@ -7,7 +7,7 @@ one for the other. Field names are OpenAI's; meanings that differ or need a unit
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 Contract = Literal["malibu", "strict"]
 ToolChoiceKind = Literal["auto", "none", "required", "named"]
@@ -24,6 +24,10 @@ class ToolChoice:
     def forced(self) -> bool:
         """Whether the buyer asks for a call in any case."""
         return self.kind in ("required", "named")
+
+
+AUTO: Final = ToolChoice("auto")
+"""The model decides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import mlx.core as mx
 
 from gateway_protocol.families import Family
+from gateway_protocol.openai_types import ToolChoice
 from provider.engine.base import Constraint, ThinkMarkers
 from provider.engine.batch import MaskedBatchGenerator
 from provider.engine.grammars import Grammars, Held
@@ -101,7 +102,7 @@ class Bench:
     def held(self, choice: str, count: int) -> Held:
         grammars = self.text.grammars
         assert isinstance(grammars, Grammars)
-        asked = Constraint(Family.QWEN, [tool(number) for number in range(count)], choice, True)
+        asked = Constraint(Family.QWEN, [tool(number) for number in range(count)], ToolChoice(choice), True)
         prepared = grammars.prepare(asked, reasoning_open=False)
         assert isinstance(prepared, Held)
         return prepared

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from gateway_protocol.errors import ErrorCode
 from gateway_protocol.families import Family
 from gateway_protocol.messages import ModelState
+from gateway_protocol.openai_types import ToolChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the decoder is held to, by family. `choice`: "auto", "required", "none" or a function's name.
+    """What the decoder is held to, by family.
 
     `response_schema`: a JSON Schema the visible answer must fit (`{}`: any JSON object), or `None`.
     `strict_tools`: names whose schema must compile, else the job is refused.
@@ -48,7 +49,7 @@ class Constraint:
 
     family: Family
     tools: Sequence[Mapping[str, Any]]
-    choice: str
+    choice: ToolChoice
     parallel: bool
     response_schema: Mapping[str, Any] | None = None
     strict_tools: frozenset[str] = frozenset()

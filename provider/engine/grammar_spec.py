@@ -10,6 +10,7 @@ from typing import Final
 
 from gateway_protocol.families import Family
 from gateway_protocol.limits import HISTORY_TOOL_CALLS
+from gateway_protocol.openai_types import AUTO, ToolChoice
 from provider.engine.base import ThinkMarkers
 from provider.engine.lark import ANYTHING, Rules, alternatives, escaped, holds, json_value, literal, regex
 from provider.engine.schemas import Schema
@@ -49,15 +50,15 @@ class GrammarTool:
 class GrammarSpec:
     """Everything a grammar depends on.
 
-    `choice`: "auto", "required", "none" or a function's name. `answer`: the schema of the visible answer, if
-    the request gives one. `tokens`: the family's markers that are tokens of the vocabulary. `think`: the
-    markers of reasoning where they are text; where they are tokens the row leaves reasoning out. `lead`:
-    blank lines may come first (behind reasoning). `reasoning_open`: the prompt ends inside `think`.
+    `answer`: the schema of the visible answer, if the request gives one. `tokens`: the family's markers that
+    are tokens of the vocabulary. `think`: the markers of reasoning where they are text; where they are tokens
+    the row leaves reasoning out. `lead`: blank lines may come first (behind reasoning). `reasoning_open`: the
+    prompt ends inside `think`.
     """
 
     markup: Markup
     tools: tuple[GrammarTool, ...]
-    choice: str = "auto"
+    choice: ToolChoice = AUTO
     parallel: bool = False
     answer: GrammarTool | None = None
     tokens: frozenset[str] = frozenset()
@@ -67,7 +68,7 @@ class GrammarSpec:
 
     @property
     def forced(self) -> bool:
-        return self.choice not in ("auto", "none")
+        return self.choice.forced
 
     @property
     def owes(self) -> bool:
@@ -77,10 +78,11 @@ class GrammarSpec:
     @property
     def callable(self) -> tuple[GrammarTool, ...]:
         """The functions that this answer may call."""
-        if self.choice == "none":
+        if self.choice.kind == "none":
             return ()
-        named = tuple(tool for tool in self.tools if tool.name == self.choice)
-        return named if self.forced and self.choice != "required" else self.tools
+        if self.choice.kind == "named":
+            return tuple(tool for tool in self.tools if tool.name == self.choice.name)
+        return self.tools
 
 
 def native_markup(family: Family, chat_template: str) -> Markup:

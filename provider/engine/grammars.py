@@ -23,6 +23,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from gateway_protocol.errors import ErrorCode
 from gateway_protocol.families import Family
+from gateway_protocol.openai_types import ToolChoice
 from provider.engine import schemas
 from provider.engine.base import Constraint, Rejected, ThinkMarkers
 from provider.engine.free_text import TextGrammar, TextMasks
@@ -143,14 +144,14 @@ class Grammars:
 
     def _spec(self, constraint: Constraint, reasoning_open: bool) -> GrammarSpec | None:
         tools = () if self._family is Family.NONE else tuple(map(_declared, constraint.tools))
-        forbids = constraint.choice == "none" and self._family is not Family.NONE
+        forbids = constraint.choice.kind == "none" and self._family is not Family.NONE
         if not self.can_hold or not (tools or forbids or constraint.response_schema is not None):
             return None
         answer = constraint.response_schema
         return GrammarSpec(
             self._markup,
             tools,
-            choice=constraint.choice if tools else "none",
+            choice=constraint.choice if tools else ToolChoice("none"),
             parallel=constraint.parallel,
             answer=None if answer is None else GrammarTool("", answer or schemas.ANY_OBJECT),
             tokens=self._tokens,
@@ -219,7 +220,9 @@ class Grammars:
     def _answer_compiles(self, spec: GrammarSpec) -> bool:
         if spec.answer is None:
             return True
-        return not isinstance(self._compiler.compile(build(replace(spec, tools=(), choice="none"))), str)
+        return not isinstance(
+            self._compiler.compile(build(replace(spec, tools=(), choice=ToolChoice("none")))), str
+        )
 
     # --- what the request is told ----------------------------------------------------------------
 
@@ -269,7 +272,7 @@ def _key(spec: GrammarSpec) -> str:
     """What a grammar is made of, as a digest: the tools' JSON and the few choices beside it."""
     tools = [(tool.name, tool.schema) for tool in spec.tools]
     answer = None if spec.answer is None else spec.answer.schema
-    made_of = [tools, spec.choice, spec.parallel, answer, spec.reasoning_open]
+    made_of = [tools, spec.choice.kind, spec.choice.name, spec.parallel, answer, spec.reasoning_open]
     return hashlib.sha256(json.dumps(made_of, ensure_ascii=False).encode(errors="replace")).hexdigest()
 
 

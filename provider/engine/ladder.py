@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from gateway_protocol.openai_types import ToolChoice
 from provider.engine import schemas
 from provider.engine.bitmasks import first_mask, tokens_in
 from provider.engine.grammar import build
@@ -104,7 +105,7 @@ class Compiler:
     def fit(self, spec: GrammarSpec, hopeful: Fitted) -> Fitted:
         """Walk down the ladder from where `hopeful` stands until this tool's grammar compiles alone."""
         keyword = hopeful.keyword
-        choice = "auto" if spec.choice == "auto" else "required"
+        choice = ToolChoice("auto" if spec.choice.kind == "auto" else "required")
         for rung in schemas.LADDER[schemas.LADDER.index(hopeful.rung) :]:
             tool = replace(hopeful.tool, schema=rung.change(dict(hopeful.tool.schema)), lenient=rung.lenient)
             alone = replace(spec, tools=(tool,), choice=choice, answer=None, parallel=False)

@@ -142,7 +142,7 @@ def _without_grammar(prepared: PreparedJob, constraint: Constraint) -> Prepared:
     """What can't be honoured is refused, never dropped in silence (docs/contract.md, "Requests")."""
     if constraint.response_schema is not None:
         field = "response_format"
-    elif constraint.refuse_uncompilable and constraint.choice != "auto":
+    elif constraint.refuse_uncompilable and constraint.choice.kind != "auto":
         field = "tool_choice"
     else:
         return prepared

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gateway_protocol.families import Family
 from gateway_protocol.limits import MESSAGES_DEFAULT
-from gateway_protocol.openai_types import CheckedRequest, Contract
+from gateway_protocol.openai_types import AUTO, CheckedRequest, Contract, ToolChoice
 from gateway_protocol.validation import check_for_model, check_request
 from provider.engine.base import Admitted, Constraint, GenerationRequest, ModelInfo, SamplingParams
 from provider.toolcalls import CallPolicy
@@ -77,12 +77,12 @@ class Plan:
             reasoning_open=admitted.reasoning_open,
         )
 
-    def _choice(self, *, enforced: bool) -> str:
+    def _choice(self, *, enforced: bool) -> ToolChoice:
         choice = self.request.tool_choice
         if choice.forced and not enforced and self.rules.contract == "malibu":
             # Where nothing forces the model, a forced choice is left to it (docs/contract.md, first table).
-            return "auto"
-        return choice.name or choice.kind
+            return AUTO
+        return choice
 
     def _delivery(self, admitted: Admitted) -> Literal["buffered", "whole", "incremental"]:
         if self.buffered:
@@ -107,7 +107,7 @@ class Plan:
         return Constraint(
             family=self.info.family,
             tools=held,
-            choice=self._choice(enforced=self.info.can_force and self.rules.force) if held else "auto",
+            choice=self._choice(enforced=self.info.can_force and self.rules.force) if held else AUTO,
             parallel=self._parallel(),
             response_schema=None if req.response_format is None else req.response_format.schema,
             strict_tools=frozenset(spec.name for spec in req.tools if spec.strict),

@@ -17,6 +17,7 @@ from gateway_protocol.completion import AnswerCollector, chat_completion, chunk
 from gateway_protocol.errors import ApiError
 from gateway_protocol.families import Family, family_of
 from gateway_protocol.messages import Delta, FinishReason, Usage
+from gateway_protocol.openai_types import AUTO, ToolChoice
 from provider.toolcalls.deltas import to_delta
 from provider.toolcalls.events import Event, Failed, Finished, ReasoningDelta, StopGeneration
 from provider.toolcalls.families import THINK
@@ -51,7 +52,7 @@ class RawOutput:
     finish: Cause = "stop"
     parallel: bool | None = None
     contract: Literal["malibu", "strict"] = "malibu"
-    tool_choice: str = "auto"
+    tool_choice: ToolChoice = AUTO
     parallel_when_omitted: Literal["one", "all"] = "one"
     streaming: Literal["whole", "incremental"] = "whole"
     chunk_chars: int | None = None

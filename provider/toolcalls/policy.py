@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gateway_protocol.families import Family
+from gateway_protocol.openai_types import AUTO, ToolChoice
 
 Delivery = Literal["buffered", "whole", "incremental"]
 Cause = Literal["stop", "length"]
@@ -16,16 +17,15 @@ Cause = Literal["stop", "length"]
 class CallPolicy:
     """The request's half of docs/contract.md, as far as the model's output is concerned.
 
-    `tools`: the parameter schema of each declared function by name, `None` where it has none. `choice`:
-    "auto", "required", "none" or a function's name. `parallel`: as the buyer sent it. `think`: the strings
-    that open and close reasoning, if the tokenizer has them. `reasoning_open`: the prompt ends inside
-    reasoning.
+    `tools`: the parameter schema of each declared function by name, `None` where it has none. `choice`,
+    `parallel`: as the buyer sent them. `think`: the strings that open and close reasoning, if the tokenizer
+    has them. `reasoning_open`: the prompt ends inside reasoning.
     """
 
     family: Family
     tools: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     contract: Literal["malibu", "strict"] = "malibu"
-    choice: str = "auto"
+    choice: ToolChoice = AUTO
     parallel: bool | None = None
     parallel_when_omitted: Literal["one", "all"] = "one"
     strict_tools: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class CallPolicy:
     @property
     def refuses_calls(self) -> bool:
         """A call breaks a promise of the `strict` contract: it was told that none may come."""
-        return self.contract == "strict" and (not self.tools or self.choice == "none")
+        return self.contract == "strict" and (not self.tools or self.choice.kind == "none")
 
     @property
     def reads_calls(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gateway_protocol.families import Family
+from gateway_protocol.openai_types import ToolChoice
 from provider.engine.base import Constraint, Rejected, ThinkMarkers
 from provider.engine.bitmasks import mask_words
 from provider.engine.grammars import Grammars, Held
@@ -28,6 +29,13 @@ def tool(name: str, parameters: Mapping[str, Any] | None = None) -> dict[str, An
     if parameters is not None:
         function["parameters"] = dict(parameters)
     return {"type": "function", "function": function}
+
+
+def chosen(choice: str) -> ToolChoice:
+    """A mode, or the function of that name."""
+    if choice in ("auto", "none", "required"):
+        return ToolChoice(choice)  # type: ignore[arg-type]
+    return ToolChoice("named", choice)
 
 
 @functools.cache
@@ -51,7 +59,7 @@ def constraint(
     strict: bool = False,
 ) -> Constraint:
     return Constraint(
-        FAMILIES[markup], tools, choice, parallel, response_schema=answer, refuse_uncompilable=strict
+        FAMILIES[markup], tools, chosen(choice), parallel, response_schema=answer, refuse_uncompilable=strict
     )
 
 

@@ -22,6 +22,7 @@ from provider.engine.grammars import Grammars, Held, open_tokenizer
 from provider.engine.sampling import Sampling, processors_for
 from provider.toolcalls import CallPolicy
 from provider.toolcalls.events import Failed
+from tests.provider.engine.holding import chosen
 from tests.provider.engine.test_grammar_walks import Output, calls_of, read_with
 from tests.provider.engine.vocabularies import TINY
 
@@ -56,7 +57,7 @@ class Tiny:
         )
 
     def held(self, choice: str, tools: Any = None, *, parallel: bool = False, answer: Any = None) -> Held:
-        asked = Constraint(Family.QWEN, WEATHER if tools is None else tools, choice, parallel, answer)
+        asked = Constraint(Family.QWEN, WEATHER if tools is None else tools, chosen(choice), parallel, answer)
         prepared = self.grammars.prepare(asked, reasoning_open=False)
         assert isinstance(prepared, Held)
         return prepared

@@ -26,7 +26,7 @@ from provider.toolcalls.events import (
     ToolCallStart,
 )
 from provider.toolcalls.families import HARMONY_TOKENS
-from tests.provider.engine.holding import FAMILIES, Walk, constraint, grammars, held
+from tests.provider.engine.holding import FAMILIES, Walk, chosen, constraint, grammars, held
 from tests.provider.engine.tool_schemas import FUNCTIONS, TOOLS
 from tests.provider.engine.vocabularies import (
     Vocabulary,
@@ -104,7 +104,7 @@ def read(output: Output, markup: str, choice: str, *, parallel: bool, delivery: 
         family=FAMILIES[markup],
         tools=FUNCTIONS,
         contract=contract,
-        choice=choice,
+        choice=chosen(choice),
         parallel=parallel,
         delivery=delivery,
     )
@@ -260,7 +260,7 @@ class TestWalks:
     def stops_at(self, output: Output, markup: str, choice: str) -> int | None:
         """How many tokens the parser has read when it wants no more."""
         interpreter = OutputInterpreter(
-            CallPolicy(family=FAMILIES[markup], tools=FUNCTIONS, choice=choice, parallel=False)
+            CallPolicy(family=FAMILIES[markup], tools=FUNCTIONS, choice=chosen(choice), parallel=False)
         )
         for place, (text, token) in enumerate(zip(output.texts, output.ids, strict=True)):
             if any(isinstance(event, StopGeneration) for event in interpreter.feed(text, token)):

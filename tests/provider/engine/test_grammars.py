@@ -9,11 +9,12 @@ import pytest
 
 from gateway_protocol.errors import ErrorCode
 from gateway_protocol.families import Family
+from gateway_protocol.openai_types import ToolChoice
 from provider.engine import grammars as grammars_module
 from provider.engine.base import Constraint, Rejected
 from provider.engine.grammars import Grammars, Held
 from provider.engine.ladder import keyword_of
-from tests.provider.engine.holding import constraint, grammars, held, tool, verdict
+from tests.provider.engine.holding import chosen, constraint, grammars, held, tool, verdict
 from tests.provider.engine.test_grammar_walks import random_output
 from tests.provider.engine.vocabularies import qwen, small_harmony, small_qwen, small_text
 
@@ -73,7 +74,7 @@ class TestWhatCantBeCompiled:
         made = grammars(small_qwen(), "hermes")
         tools = [GOOD, with_value(UNKNOWN[keyword])]
         for strict, refused in ((frozenset({"odd"}), True), (frozenset({"good"}), False)):
-            asked = Constraint(Family.QWEN, tools, "auto", True, strict_tools=strict)
+            asked = Constraint(Family.QWEN, tools, chosen("auto"), True, strict_tools=strict)
             assert isinstance(made.prepare(asked, reasoning_open=False), Rejected) is refused
 
     def test_an_answer_by_it_is_refused(self, keyword: str) -> None:
@@ -224,7 +225,7 @@ def test_over_the_budget_auto_goes_free_and_promises_are_refused(monkeypatch: py
     for asked in (
         constraint("hermes", many, strict=True),
         constraint("hermes", many, answer={}),
-        Constraint(Family.QWEN, many, "auto", True, strict_tools=frozenset({"t1"})),
+        Constraint(Family.QWEN, many, chosen("auto"), True, strict_tools=frozenset({"t1"})),
     ):
         assert isinstance(made.prepare(asked, reasoning_open=False), Rejected)
     made.close()
@@ -250,9 +251,26 @@ def test_a_family_without_markup_can_answer_by_schema() -> None:
     words = small_text()
     made = Grammars(words.tokenizer, words.ids, family=Family.NONE, chat_template="", think=None)
     answer = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    asked = Constraint(Family.NONE, [GOOD], "auto", True, response_schema=answer)
+    asked = Constraint(Family.NONE, [GOOD], chosen("auto"), True, response_schema=answer)
     prepared = made.prepare(asked, reasoning_open=False)
     assert verdict(prepared, words, '{"n": 1}') == "whole"
     assert verdict(prepared, words, "<tool_call>").startswith("refused")
     assert not held(prepared).calls
-    assert made.prepare(Constraint(Family.NONE, [GOOD], "auto", True), reasoning_open=False) is None
+    assert made.prepare(Constraint(Family.NONE, [GOOD], chosen("auto"), True), reasoning_open=False) is None
+
+
+@pytest.mark.parametrize("name", ["auto", "none", "required"])
+def test_a_function_named_like_a_mode_can_be_asked_for(name: str) -> None:
+    words = small_qwen()
+    tools = [tool(name), tool("other")]
+    asked = Constraint(Family.QWEN, tools, ToolChoice("named", name), False, refuse_uncompilable=True)
+    prepared = grammars(words, "hermes").prepare(asked, reasoning_open=False)
+    call = '<tool_call>\n{"name": "%s", "arguments": {}}\n</tool_call>'
+    assert verdict(prepared, words, call % name) == "whole"
+    assert verdict(prepared, words, call % "other").startswith("refused")
+    assert verdict(prepared, words, "Hello").startswith("refused")
+    # What the mode of that name holds was compiled for itself.
+    by_mode = grammars(words, "hermes").prepare(
+        Constraint(Family.QWEN, tools, chosen(name), False), reasoning_open=False
+    )
+    assert verdict(by_mode, words, "Hello").startswith("refused") is (name == "required")

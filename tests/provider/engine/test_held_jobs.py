@@ -42,7 +42,7 @@ from tests.provider.engine.driving import (
     to_end,
     until_tokens,
 )
-from tests.provider.engine.holding import tool
+from tests.provider.engine.holding import chosen, tool
 from tests.provider.engine.test_grammars import HOSTILE, UNKNOWN
 
 BY_ID = {dialogue["id"]: dialogue for dialogue in DIALOGUES}
@@ -75,7 +75,7 @@ def held_request(
     request = known(BY_ID[dialogue], **fields)
     tools = list(BY_ID[dialogue]["tools"] or []) if tools is None else list(tools)
     constraint = Constraint(
-        Family.QWEN, tools, choice, parallel, response_schema=answer, refuse_uncompilable=strict
+        Family.QWEN, tools, chosen(choice), parallel, response_schema=answer, refuse_uncompilable=strict
     )
     return replace(request, tools=tools or None, constraint=constraint)
 
@@ -220,7 +220,7 @@ def failing(text: TextModel) -> Held:
     """A grammar that runs into a limit after some tokens of a call."""
     assert text.grammars is not None
     prepared = text.grammars.prepare(
-        Constraint(Family.QWEN, WEATHER, "required", False), reasoning_open=False
+        Constraint(Family.QWEN, WEATHER, chosen("required"), False), reasoning_open=False
     )
     assert isinstance(prepared, Held)
     tokenizer = text.grammars.tokenizer

@@ -9,11 +9,13 @@ import pytest
 
 from gateway_protocol.errors import ApiError
 from gateway_protocol.families import Family
+from gateway_protocol.openai_types import ToolChoice
 from provider.engine.base import Admitted, ModelInfo, ThinkMarkers
 from provider.jobs.plan import AnswerRules, Plan, check, plan
 
 INFO = ModelInfo("qwen3", Family.QWEN, 4096, 1024, ThinkMarkers("<think>", "</think>"), can_force=True)
 FREE = replace(INFO, can_force=False)
+AUTO = ToolChoice("auto")
 TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object"}}}
 OTHER = {"type": "function", "function": {"name": "g"}}
 NAMED = {"type": "function", "function": {"name": "g"}}
@@ -49,9 +51,15 @@ def test_plain_chat_has_no_constraint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "held"), [(None, "auto"), ("auto", "auto"), ("required", "required"), (NAMED, "g")]
+    ("choice", "held"),
+    [
+        (None, AUTO),
+        ("auto", AUTO),
+        ("required", ToolChoice("required")),
+        (NAMED, ToolChoice("named", "g")),
+    ],
 )
-def test_malibu_forces_where_it_can_and_leaves_the_rest_to_the_model(choice: Any, held: str) -> None:
+def test_malibu_forces_where_it_can_and_leaves_the_rest_to_the_model(choice: Any, held: ToolChoice) -> None:
     made = planned(tools=[TOOL, OTHER], tool_choice=choice)
     constraint = made.generation("j", None).constraint
     assert constraint is not None
@@ -59,10 +67,24 @@ def test_malibu_forces_where_it_can_and_leaves_the_rest_to_the_model(choice: Any
     assert constraint.strict_tools == {"f"}
     assert made.call_policy(ENFORCED).choice == held
     # A grammar that could not be made in time, and a device without one: the model decides.
-    assert made.call_policy(UNENFORCED).choice == "auto"
+    assert made.call_policy(UNENFORCED).choice == AUTO
     free = planned(FREE, tools=[TOOL, OTHER], tool_choice=choice)
     assert free.generation("j", None).constraint is None
-    assert free.call_policy(UNENFORCED).choice == "auto"
+    assert free.call_policy(UNENFORCED).choice == AUTO
+
+
+@pytest.mark.parametrize("name", ["auto", "none", "required"])
+@pytest.mark.parametrize("rules", [AnswerRules(), AnswerRules(contract="strict")])
+def test_a_function_named_like_a_mode_is_that_function(name: str, rules: AnswerRules) -> None:
+    named = {"type": "function", "function": {"name": name}}
+    made = planned(INFO, rules, tools=[named, TOOL], tool_choice=named)
+    generation = made.generation("j", None)
+    assert generation.tools is not None
+    assert generation.constraint is not None
+    assert generation.constraint.choice == ToolChoice("named", name)
+    policy = made.call_policy(ENFORCED)
+    assert policy.choice == ToolChoice("named", name)
+    assert not policy.refuses_calls
 
 
 def test_force_switched_off_is_the_published_contract() -> None:
@@ -70,8 +92,8 @@ def test_force_switched_off_is_the_published_contract() -> None:
     made = planned(INFO, rules, tools=[TOOL], tool_choice="required")
     constraint = made.generation("j", None).constraint
     assert constraint is not None
-    assert constraint.choice == "auto"
-    assert made.call_policy(ENFORCED).choice == "auto"
+    assert constraint.choice == AUTO
+    assert made.call_policy(ENFORCED).choice == AUTO
     assert refused(INFO, strict(force=False), tools=[TOOL], tool_choice="required") == (
         "unsupported_field",
         "tool_choice",
@@ -83,7 +105,7 @@ def test_strict_forces_or_refuses() -> None:
     constraint = made.generation("j", None).constraint
     assert constraint is not None
     assert (constraint.choice, constraint.parallel, constraint.refuse_uncompilable) == (
-        "required",
+        ToolChoice("required"),
         True,
         True,
     )
@@ -98,9 +120,9 @@ def test_strict_none_withholds_the_tools_and_masks_the_opener() -> None:
     generation = made.generation("j", None)
     assert generation.tools is None
     assert generation.constraint is not None
-    assert generation.constraint.choice == "none"
+    assert generation.constraint.choice == ToolChoice("none")
     policy = made.call_policy(ENFORCED)
-    assert (policy.choice, set(policy.tools)) == ("none", {"f"})
+    assert (policy.choice, set(policy.tools)) == (ToolChoice("none"), {"f"})
     assert refused(tools=[TOOL], tool_choice="none") == ("unsupported_tool_choice", "tool_choice")
 
 

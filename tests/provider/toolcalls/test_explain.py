@@ -10,6 +10,7 @@ import pytest
 from gateway_protocol.errors import ApiError
 from gateway_protocol.families import Family
 from gateway_protocol.messages import Delta, FunctionDelta, ToolCallDelta
+from gateway_protocol.openai_types import ToolChoice
 from provider.toolcalls import split_special, to_delta
 from provider.toolcalls.events import (
     ReasoningDelta,
@@ -92,7 +93,7 @@ def test_the_contract_and_the_choice_are_honoured() -> None:
     assert refused["error"]["code"] == "upstream_error"
     assert len(_message(explain(output(CALL + CALL)))["tool_calls"]) == 1
     assert len(_message(explain(output(CALL + CALL, parallel=True)))["tool_calls"]) == 2
-    turned_off = explain(output(CALL, contract="strict", tool_choice="none"))
+    turned_off = explain(output(CALL, contract="strict", tool_choice=ToolChoice("none")))
     assert isinstance(turned_off, dict)
     assert turned_off["error"]["code"] == "upstream_error"
 

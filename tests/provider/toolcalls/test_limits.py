@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway_protocol.families import Family
+from gateway_protocol.openai_types import ToolChoice
 from provider.toolcalls import CallPolicy
 from provider.toolcalls.limits import fits
 from tests.suites.formats.answers import Answer, cut_every, read, tokens
@@ -181,7 +182,7 @@ def test_strict_fails_closed_on_a_call_that_may_not_come(
     family: Family, call: str, turned_off: str, delivery: str
 ) -> None:
     policy: dict[str, Any] = {"contract": "strict", "parallel": None, "family": family}
-    policy |= {"choice": "none"} if turned_off == "none" else {"tools": {}}
+    policy |= {"choice": ToolChoice("none")} if turned_off == "none" else {"tools": {}}
     complete = call if call.endswith((">", ";")) else call + ">"
     for size in (0, 1, 3):
         got = answer(complete, delivery, size, **policy)
@@ -201,7 +202,7 @@ def test_strict_fails_closed_on_a_call_that_may_not_come(
 )
 def test_strict_leaves_prose_about_calls_alone(text: str) -> None:
     for family in (Family.QWEN, Family.LLAMA):
-        got = answer(text, contract="strict", choice="none", family=family)
+        got = answer(text, contract="strict", choice=ToolChoice("none"), family=family)
         assert (got.text, got.finish_reason) == (text, "stop")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway_protocol.families import Family
+from gateway_protocol.openai_types import ToolChoice
 from provider.toolcalls import CallPolicy
 from tests.suites.formats.answers import THINK, Answer, Piece, cut_every, read, tokens
 from tests.suites.formats.test_properties import (
@@ -59,7 +60,8 @@ def random_output(chance: random.Random) -> tuple[str, str, dict[str, Any]]:
     contract = chance.choice(["malibu", "malibu", "strict"])
     policy: dict[str, Any] = {"family": family, "tools": TOOLS, "contract": contract}
     policy["parallel"] = chance.choice([True, False])
-    policy["choice"] = chance.choice(["auto", "auto", "none"]) if contract == "strict" else "auto"
+    turned_off = contract == "strict" and chance.choice([False, False, True])
+    policy["choice"] = ToolChoice("none" if turned_off else "auto")
     if family is Family.QWEN:
         policy |= {"think": THINK, "reasoning_open": chance.random() < 0.15}
     return text, chance.choice(["stop", "stop", "length"]), policy
