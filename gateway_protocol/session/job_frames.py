@@ -12,13 +12,11 @@ attempt forgotten by its provider: so neither a chunk nor an ending is lost with
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
 from gateway_protocol.messages import JobAccepted, JobChunk, JobCompleted, JobFailed, JobRejected
-from gateway_protocol.session.moves import moved
+from gateway_protocol.session.moves import Table
 
 # How many finished jobs are remembered, to tell their late frames from those of jobs never heard of.
 _REMEMBERED: Final = 4096
@@ -33,24 +31,23 @@ class JobPhase(StrEnum):
     ENDED = "ended"
 
 
-_TABLE: Final[Mapping[tuple[JobPhase, str], JobPhase]] = MappingProxyType(
+_ENDINGS: Final = {"job_completed": JobPhase.ENDED, "job_failed": JobPhase.ENDED}
+_TABLE: Final = Table(
     {
-        (JobPhase.OFFERED, "job_accepted"): JobPhase.ACCEPTED,
-        (JobPhase.OFFERED, "job_rejected"): JobPhase.ENDED,
-        (JobPhase.OFFERED, "job_failed"): JobPhase.ENDED,
-        (JobPhase.ACCEPTED, "job_chunk"): JobPhase.STREAMING,
-        (JobPhase.ACCEPTED, "job_completed"): JobPhase.ENDED,
-        (JobPhase.ACCEPTED, "job_failed"): JobPhase.ENDED,
-        (JobPhase.STREAMING, "job_chunk"): JobPhase.STREAMING,
-        (JobPhase.STREAMING, "job_completed"): JobPhase.ENDED,
-        (JobPhase.STREAMING, "job_failed"): JobPhase.ENDED,
+        JobPhase.OFFERED: {
+            "job_accepted": JobPhase.ACCEPTED,
+            "job_rejected": JobPhase.ENDED,
+            "job_failed": JobPhase.ENDED,
+        },
+        JobPhase.ACCEPTED: {"job_chunk": JobPhase.STREAMING, **_ENDINGS},
+        JobPhase.STREAMING: {"job_chunk": JobPhase.STREAMING, **_ENDINGS},
     }
 )
 
 
 def advance(phase: JobPhase, frame_type: str) -> JobPhase:
     """The phase after a frame; raises `IllegalMove` where the table has no entry."""
-    return moved(_TABLE, phase, frame_type)
+    return _TABLE.after(phase, frame_type)
 
 
 class ClosedAttempts:

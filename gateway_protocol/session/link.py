@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final, Protocol
 
 from gateway_protocol.codec import FrameError, encode
 from gateway_protocol.messages import FromGateway, FromProvider, Nack, NackCode
 from gateway_protocol.session.events import Send
-from gateway_protocol.session.moves import IllegalMove, moved
+from gateway_protocol.session.moves import IllegalMove, Table
 
 
 class LinkPhase(StrEnum):
@@ -36,25 +34,23 @@ _SERVING_TYPES: Final = (
     "job_cancel",
     "drain",
 )
-_TABLE: Final[Mapping[tuple[LinkPhase, str], LinkPhase]] = MappingProxyType(
-    {
-        (LinkPhase.CONNECTED, "challenge"): LinkPhase.CHALLENGED,
-        (LinkPhase.CONNECTED, "refused"): LinkPhase.CLOSED,
-        (LinkPhase.CHALLENGED, "register"): LinkPhase.REGISTERING,
-        (LinkPhase.CHALLENGED, "refused"): LinkPhase.CLOSED,
-        (LinkPhase.REGISTERING, "registered"): LinkPhase.OPEN,
-        (LinkPhase.REGISTERING, "refused"): LinkPhase.CLOSED,
-        (LinkPhase.OPEN, "draining"): LinkPhase.DRAINING,
-        (LinkPhase.DRAINING, "draining"): LinkPhase.DRAINING,
-        **{(phase, kind): phase for phase in _SERVING for kind in _SERVING_TYPES},
-        **{(phase, "nack"): phase for phase in LinkPhase if phase is not LinkPhase.CLOSED},
+_HANDSHAKE: Final = {
+    LinkPhase.CONNECTED: {"challenge": LinkPhase.CHALLENGED, "refused": LinkPhase.CLOSED},
+    LinkPhase.CHALLENGED: {"register": LinkPhase.REGISTERING, "refused": LinkPhase.CLOSED},
+    LinkPhase.REGISTERING: {"registered": LinkPhase.OPEN, "refused": LinkPhase.CLOSED},
+}
+_TABLE: Final = Table(
+    {phase: {**moves, "nack": phase} for phase, moves in _HANDSHAKE.items()}
+    | {
+        phase: {**dict.fromkeys((*_SERVING_TYPES, "nack"), phase), "draining": LinkPhase.DRAINING}
+        for phase in _SERVING
     }
 )
 
 
 def transition(phase: LinkPhase, message_type: str) -> LinkPhase:
     """The phase after a message, sent or received; raises `IllegalMove` where the table has no entry."""
-    return moved(_TABLE, phase, message_type)
+    return _TABLE.after(phase, message_type)
 
 
 class LinkSession:
