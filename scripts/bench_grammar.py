@@ -34,6 +34,7 @@ from gateway_protocol.families import Family
 from gateway_protocol.openai_types import ToolChoice
 from provider.engine.base import Constraint, ThinkMarkers
 from provider.engine.batch import MaskedBatchGenerator
+from provider.engine.drawing import Greedy
 from provider.engine.grammars import Grammars, Held
 from provider.engine.launch import child_environment, find_openblas
 from provider.engine.loading import Loading
@@ -145,6 +146,7 @@ class Bench:
             self._model, stop_tokens=[], completion_batch_size=rows, prefill_batch_size=rows
         )
         prepared = self.held("auto" if kind == "auto" else "required", 10) if held else None
+        sampler = Greedy(reported=False)
         for row in range(rows):
             own: list[Any] = []
             if prepared is not None and row < held:
@@ -152,7 +154,7 @@ class Bench:
                 if kind == "call":
                     self._enter_call(own[0])
             prompt = [(37 * row + 11 * place) % 500 + 5 for place in range(PROMPT_TOKENS)]
-            batch.insert([prompt], max_tokens=[100_000], logits_processors=[own])
+            batch.insert([prompt], max_tokens=[100_000], samplers=[sampler], logits_processors=[own])
         warm = 0
         while warm < rows * 3:
             warm += len(batch.next_generated())

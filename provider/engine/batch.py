@@ -1,10 +1,10 @@
-"""mlx-lm's continuous batch with grammars in it: the same batch, and a step of its own where a row has one.
+"""mlx-lm's continuous batch with a step of its own: with grammars, and without what nobody asked for.
 
 A step of mlx-lm's builds the next forward pass, submits it together with the sampling, and only then reads
 the token before. A grammar must see that token before the next one is sampled. So here the forward pass is
 submitted first; while the device works on it, one read fetches all rows' tokens, the matchers move on and
-write their masks into one array, and one compiled operation applies it. A batch without a grammar whose rows
-are all greedy runs mlx-lm's own step; where they draw, all rows are drawn for together, not one by one.
+write their masks into one array, and one compiled operation applies it. Rows that draw at random are drawn
+for together, not one by one, and logits become log-probabilities only for rows whose buyers want to see them.
 
 A row's grammar travels with its logits processors, since mlx-lm moves those through prefill, joins, splits
 and removals. What is replaced here was read in mlx-lm 0.32.2; tests hold its source to the hash read then.
@@ -22,24 +22,21 @@ import numpy as np
 from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch
 
 from provider.engine.bitmasks import Words, mask_words
-from provider.engine.drawing import draw
+from provider.engine.drawing import Greedy, draw
 from provider.engine.mask_kernel import chosen
 from provider.engine.masks import GrammarRow
 
 
 class MaskedGenerationBatch(GenerationBatch):
-    """`GenerationBatch` whose `_step` knows `GrammarRow`s among the logits processors, and `drawing`."""
+    """`GenerationBatch` whose `_step` knows `drawing`'s samplers, and `GrammarRow`s among the processors."""
 
     def _step(self) -> tuple[list[int], list[mx.array]]:
-        held = any(_grammar_of(processors) for processors in self.logits_processors or ())
-        if not held and len(set(map(id, self.samplers or ()))) <= 1:
-            return super()._step()
         inputs: Any = self._next_tokens
         self._current_tokens = inputs
         self._current_logprobs = self._next_logprobs
         logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
         masks: Words | None = None
-        if held:
+        if any(_grammar_of(processors) for processors in self.logits_processors or ()):
             mx.async_eval(logits)
             # Waits for the step before, not for this one.
             masks = self._masks(inputs.tolist(), logits.shape[-1])
@@ -48,13 +45,10 @@ class MaskedGenerationBatch(GenerationBatch):
         if masks is not None:
             apply_masks, _ = chosen()
             logits = apply_masks(logits, mx.array(masks))
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        own: Sequence[Any] = self.samplers or [None] * len(self.uids)
-        sampled: Any = draw(
-            [self.fallback_sampler if sampler is None else sampler for sampler in own], logprobs
-        )
-        self._next_tokens = sampled
-        self._next_logprobs = list(logprobs)
+        own: Any = self.samplers or ()
+        samplers: Any = [self.fallback_sampler if sampler is None else sampler for sampler in own]
+        self._next_tokens: Any = draw(samplers, logits)
+        self._next_logprobs = _logprobs([sampler.reported for sampler in samplers], logits)
         mx.async_eval(self._next_tokens, self._next_logprobs, contexts)
         mx.eval(self._current_logprobs)
         tokens: list[int] = inputs.tolist()
@@ -97,6 +91,15 @@ class MaskedGenerationBatch(GenerationBatch):
         return masks
 
 
+def _logprobs(reported: Sequence[bool], logits: mx.array) -> list[mx.array]:
+    """One array for each row, empty where nobody asked: normalising costs about as much as choosing."""
+    nothing = mx.zeros((0,))
+    if not any(reported):
+        return [nothing] * len(reported)
+    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    return [row if asked else nothing for row, asked in zip(logprobs, reported, strict=True)]
+
+
 def _grammar_of(processors: Sequence[Any] | None) -> GrammarRow | None:
     """The row's grammar: by convention the last of its processors."""
     last = processors[-1] if processors else None
@@ -127,10 +130,13 @@ class MaskedPromptBatch(PromptProcessingBatch):
 
 
 class MaskedBatchGenerator(BatchGenerator):
-    """mlx-lm's `BatchGenerator`; give a row's grammar as the last of its `logits_processors`."""
+    """mlx-lm's `BatchGenerator`; give a row's grammar as the last of its `logits_processors`.
+
+    `samplers` are `drawing`'s; a row without one is greedy, its log-probabilities reported.
+    """
 
     def __init__(self, model: Any, **settings: Any) -> None:
-        super().__init__(model, **settings)
+        super().__init__(model, sampler=Greedy(reported=True), **settings)
         self._prompt_batch = MaskedPromptBatch.empty(
             self.model, self.sampler, prefill_step_size=self.prefill_step_size
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -40,23 +40,29 @@ class Way(NamedTuple):
     min_p: bool
 
 
-def greedy(logprobs: mx.array) -> mx.array:
-    """Shared by all greedy rows, so that a batch of them takes one call."""
-    return mx.argmax(logprobs, axis=-1)
+class Greedy:
+    """The most likely token. `reported`: the row's log-probabilities are asked for."""
+
+    def __init__(self, *, reported: bool) -> None:
+        self.reported = reported
+
+    def __call__(self, logits: mx.array) -> mx.array:
+        return mx.argmax(logits, axis=-1)
 
 
 class RowSampler:
-    """One row's settings and its place in its sequence of random numbers."""
+    """One row's settings and its place in its sequence of random numbers. `reported`: see `Greedy`."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, *, reported: bool = False) -> None:
         self.settings = sampling
+        self.reported = reported
         seed = sampling.seed
         self._seed = int.from_bytes(os.urandom(8)) if seed is None else seed & _MASK64
         self._drawn = 0
 
-    def __call__(self, logprobs: mx.array) -> mx.array:
-        """Draw for this row alone, from log-probabilities of shape (1, vocabulary)."""
-        return draw([self], logprobs)
+    def __call__(self, logits: mx.array) -> mx.array:
+        """Draw for this row alone, from logits of shape (1, vocabulary)."""
+        return draw([self], logits)
 
     def way(self, width: int) -> Way:
         settings = self.settings
@@ -75,35 +81,38 @@ class RowSampler:
         return mixed >> 32, mixed & 0xFFFFFFFF
 
 
-def sampler_for(sampling: Sampling) -> Callable[[mx.array], mx.array]:
-    return greedy if sampling.temperature == 0 else RowSampler(sampling)
+def sampler_for(sampling: Sampling, *, reported: bool = False) -> Greedy | RowSampler:
+    return Greedy(reported=reported) if sampling.temperature == 0 else RowSampler(sampling, reported=reported)
 
 
-def draw(samplers: Sequence[Callable[[mx.array], mx.array]], logprobs: mx.array) -> mx.array:
-    """One token for each row of `logprobs`, shape (rows, vocabulary), by the sampler of the same place."""
-    groups: dict[Any, list[int]] = {}
-    width = logprobs.shape[-1]
+def draw(samplers: Sequence[Greedy | RowSampler], logits: mx.array) -> mx.array:
+    """One token for each row of `logits`, shape (rows, vocabulary), by the sampler of the same place.
+
+    Logits need not be normalised: no row's choice depends on what is added to all of them.
+    """
+    groups: dict[Way | None, list[int]] = {}
+    width = logits.shape[-1]
     for place, sampler in enumerate(samplers):
-        kind = sampler.way(width) if isinstance(sampler, RowSampler) else sampler
-        groups.setdefault(kind, []).append(place)
+        way = sampler.way(width) if isinstance(sampler, RowSampler) else None
+        groups.setdefault(way, []).append(place)
     if len(groups) == 1:
-        return _draw_alike(samplers, logprobs)
+        return _draw_alike(samplers, logits)
     order = [place for places in groups.values() for place in places]
     drawn = [
-        _draw_alike([samplers[place] for place in places], logprobs[mx.array(places)])
+        _draw_alike([samplers[place] for place in places], logits[mx.array(places)])
         for places in groups.values()
     ]
     back = sorted(range(len(order)), key=order.__getitem__)
     return mx.concatenate(drawn)[mx.array(back)]
 
 
-def _draw_alike(samplers: Sequence[Callable[[mx.array], mx.array]], logprobs: mx.array) -> mx.array:
+def _draw_alike(samplers: Sequence[Greedy | RowSampler], logits: mx.array) -> mx.array:
     rows = [sampler for sampler in samplers if isinstance(sampler, RowSampler)]
     if not rows:
-        return samplers[0](logprobs)
-    way = rows[0].way(logprobs.shape[-1])
+        return samplers[0](logits)
+    way = rows[0].way(logits.shape[-1])
     heat = _column(1.0 / max(row.settings.temperature, _COLDEST) for row in rows)
-    values = scaled = logprobs.astype(mx.float32) * heat
+    values = scaled = logits.astype(mx.float32) * heat
     ids = None
     if way.highest:
         values, ids = _highest(scaled, way.highest)

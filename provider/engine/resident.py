@@ -92,10 +92,11 @@ class ResidentModel:
 
     def add(self, prepared: PreparedJob) -> int:
         """Take a job into the batch; returns how many tokens of its prompt need not be computed."""
+        wanted = prepared.job.request.sampling.top_logprobs
         row = Row(
             prepared,
             detokenizer=self.text.vocabulary.detokenizer(),
-            sampler=sampler_for(prepared.sampling),
+            sampler=sampler_for(prepared.sampling, reported=wanted is not None),
             processors=list(processors_for(prepared.sampling, len(prepared.prompt))),
             watched=prepared.watched,
         )

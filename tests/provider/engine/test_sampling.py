@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from provider.engine.base import SamplingParams
-from provider.engine.drawing import RowSampler, draw, greedy, sampler_for
+from provider.engine.drawing import Greedy, RowSampler, draw, sampler_for
 from provider.engine.resident import as_float32
 from provider.engine.sampling import processors_for, resolve
 
@@ -103,7 +103,7 @@ def test_a_row_draws_the_same_in_any_company() -> None:
         made = [
             RowSampler(resolve(SamplingParams(seed=seed, **way), {})) for seed, way in enumerate(WAYS * 2)
         ]
-        return [*made[:5], greedy, *made[5:]]
+        return [*made[:5], Greedy(reported=False), *made[5:]]
 
     rows = mx.log(mx.array([PROBABILITIES, PROBABILITIES[::-1]] * 9)[: 2 * len(WAYS) + 1])
     alone, together = samplers(), samplers()
@@ -119,7 +119,7 @@ def test_defaults_come_from_the_model_then_from_the_api() -> None:
     assert (filled.min_p, filled.repetition_penalty) == (0.0, 1.05)
     bare = resolve(SamplingParams(), {"temperature": "hot", "top_k": True})
     assert (bare.temperature, bare.top_p, bare.top_k) == (1.0, 1.0, 0)
-    assert sampler_for(resolve(SamplingParams(temperature=0), model)) is greedy
+    assert isinstance(sampler_for(resolve(SamplingParams(temperature=0), model)), Greedy)
 
 
 def processed(tokens: list[int], prompt: int, logits: list[float], **params: Any) -> list[float]:
