@@ -272,7 +272,7 @@ def test_a_bias_lifts_no_mask_and_padding_is_never_drawn(tiny: Tiny) -> None:
     uid = rows.add(
         "capital",
         tiny.held("none"),
-        sampler=sampler_for(biased),
+        sampler=sampler_for(biased, reported=True),
         processors=processors_for(biased, 9),
         max_tokens=30,
     )
