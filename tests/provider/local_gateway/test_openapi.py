@@ -14,7 +14,7 @@ import pytest
 from jsonschema_rs import validator_for
 
 from provider.local_gateway.server import LocalGateway
-from tests.fakes.fake_provider import FakeProvider
+from tests.fakes.fake_provider import FakeProvider, answering
 from tests.provider.local_gateway.conftest import chat, stream
 
 SCHEMATHESIS = "schemathesis==4.32.5"
@@ -78,7 +78,8 @@ def schemathesis() -> Path:
 @pytest.mark.timeout(400)
 async def test_no_5xx_and_no_answer_outside_the_schema(gateway: LocalGateway, tmp_path: Path) -> None:
     tool = await asyncio.to_thread(schemathesis)
-    async with FakeProvider(gateway.link_url, slots=64):
+    # An answer within every `max_tokens` there is: one with more would rightly be refused.
+    async with FakeProvider(gateway.link_url, slots=64, behave=answering("Hello")):
         process = await asyncio.create_subprocess_exec(
             str(tool),
             "run",
