@@ -245,7 +245,6 @@ def engine_settings(settings: Settings, models: tuple[ModelSpec, ...]) -> Engine
         slots=settings.engine.slots,
         queue_seconds=settings.queue.seconds,
         script=settings.engine.script,
-        forcing=settings.tools.force,
         memory_limit_bytes=_gigabytes(settings.engine.memory_gb),
         prompt_cache_bytes=_gigabytes(settings.engine.prompt_cache_gb),
         idle_unload_seconds=(

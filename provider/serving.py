@@ -217,7 +217,7 @@ class Serving:
         status = self.engine.status()
         return {
             "engine": engine_part(status),
-            "models": models_part(self.engine.models(), status),
+            "models": models_part(self.engine.models(), status, force=self._plan.rules.force),
             "link": self.board.document(),
             "jobs": {**self.jobs.states(), "outbox_bytes": self.jobs.outbox_bytes},
             "counters": counters_part(self.jobs.counters, self.jobs.rejected),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gateway_protocol.messages.codes import (
     CloseCode,
+    Feature,
     FinishReason,
     ModelState,
     NackCode,
@@ -74,6 +75,7 @@ __all__ = [
     "Delta",
     "Drain",
     "Draining",
+    "Feature",
     "FinishReason",
     "FromGateway",
     "FromProvider",

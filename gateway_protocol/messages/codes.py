@@ -66,6 +66,16 @@ class NackCode(StrEnum):
     BAD_SEQUENCE = "bad_sequence"
 
 
+class Feature:
+    """What `register.features` may hold. A gateway ignores those that it doesn't know.
+
+    `RESPONSE_FORMAT`: a grammar can hold the answers of all models here to a schema, also of those that can't
+    be held to a call and where the owner has forcing switched off.
+    """
+
+    RESPONSE_FORMAT = "response_format"
+
+
 class CloseCode:
     """Websocket close codes and what they mean to a provider (protocol.md, "Reconnect")."""
 

@@ -177,7 +177,11 @@ class ThinkMarkers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What the provider tells of a model, known before its weights are loaded."""
+    """What the provider tells of a model, known before its weights are loaded.
+
+    `can_force`: a grammar can hold it to a call. `can_constrain`: one can hold its answer to a schema,
+    whatever its family.
+    """
 
     id: str
     family: Family
@@ -185,6 +189,7 @@ class ModelInfo:
     max_output_tokens: int
     think: ThinkMarkers | None
     can_force: bool
+    can_constrain: bool = False
     revision: str | None = None
     weights_sha256: str | None = None
 

@@ -44,14 +44,16 @@ class ModelSpec:
     def output_cap(self) -> int:
         return min(self.max_output_tokens or self.context_length, self.context_length)
 
-    def info(self, *, can_force: bool) -> ModelInfo:
+    def info(self, *, grammars: bool) -> ModelInfo:
+        """`grammars`: the engine has them."""
         return ModelInfo(
             id=self.id,
             family=self.family,
             context_length=self.context_length,
             max_output_tokens=self.output_cap,
             think=self.think,
-            can_force=can_force,
+            can_force=grammars and self.family is not Family.NONE,
+            can_constrain=grammars,
             revision=self.revision,
             weights_sha256=self.weights_sha256,
         )

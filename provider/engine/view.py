@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from gateway_protocol.families import Family
 from gateway_protocol.messages import ModelState
 from provider.engine.base import EngineStatus, ModelInfo
 from provider.engine.ipc import Beat
@@ -32,10 +31,9 @@ class EngineView:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        can_force = settings.backend == "mlx" and settings.forcing
+        grammars = settings.backend == "mlx" and settings.forcing
         self.infos: Mapping[str, ModelInfo] = {
-            spec.id: spec.info(can_force=can_force and spec.family is not Family.NONE)
-            for spec in settings.models
+            spec.id: spec.info(grammars=grammars) for spec in settings.models
         }
         self.changed = Changed()
         self.submitted = 0

@@ -102,12 +102,13 @@ class Plan:
         held = tools if self.info.family is not Family.NONE else []
         if not held and req.response_format is None:
             return None
-        if not self.info.can_force and req.response_format is None:
+        forcing = self.info.can_force and self.rules.force
+        if not forcing and req.response_format is None:
             return None
         return Constraint(
             family=self.info.family,
             tools=held,
-            choice=self._choice(enforced=self.info.can_force and self.rules.force) if held else AUTO,
+            choice=self._choice(enforced=forcing) if held else AUTO,
             parallel=self._parallel(),
             response_schema=None if req.response_format is None else req.response_format.schema,
             strict_tools=frozenset(spec.name for spec in req.tools if spec.strict),
@@ -152,7 +153,7 @@ def plan(request: CheckedRequest, info: ModelInfo, rules: AnswerRules) -> Plan:
         can_force=info.can_force,
         contract=rules.contract,
         force_enabled=rules.force,
-        can_constrain=info.can_force,
+        can_constrain=info.can_constrain,
     )
     return Plan(request, info, rules)
 

@@ -10,6 +10,7 @@ from gateway_protocol.messages import (
     PROTOCOL_VERSION,
     Capacity,
     Challenge,
+    Feature,
     Heartbeat,
     Machine,
     MachineStatus,
@@ -45,7 +46,6 @@ class Profile:
     machine: Machine
     contract: Contract
     force_tools: bool
-    features: tuple[str, ...] = ()
     measured: Callable[[], Measured | None] = field(default=lambda: None)
     machine_status: Callable[[], MachineStatus] = field(default=MachineStatus)
 
@@ -87,9 +87,14 @@ class Presence:
             ),
             capacity=Capacity(slots=status.slots_total, measured=profile.measured()),
             contract=profile.contract,
-            features=profile.features,
+            features=self._features(),
             active_jobs=self._jobs.ledger.active_jobs(),
         )
+
+    def _features(self) -> tuple[str, ...]:
+        infos = self._engine.models().values()
+        can_constrain = bool(infos) and all(info.can_constrain for info in infos)
+        return (Feature.RESPONSE_FORMAT,) if can_constrain else ()
 
     def heartbeat(self) -> Heartbeat:
         jobs = self._jobs.presence()

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from gateway_protocol.families import Family
 from gateway_protocol.messages import (
+    Feature,
     Heartbeat,
     ModelState,
     NotRoutableReason,
@@ -28,7 +29,6 @@ from provider.local_gateway.handshake import may_serve
 from provider.local_gateway.jobs import Attempt
 
 _SERVABLE = frozenset({ModelState.READY, ModelState.UNLOADED})
-RESPONSE_FORMAT = "response_format"
 
 
 class Link(Protocol):
@@ -153,7 +153,7 @@ class Directory:
             family = family or Family(offered.family)
             if offered.tool_calls.forced:
                 force.add(record.provider_id)
-            if offered.tool_calls.forced or RESPONSE_FORMAT in record.register.features:
+            if offered.tool_calls.forced or Feature.RESPONSE_FORMAT in record.register.features:
                 constrain.add(record.provider_id)
         if family is None:
             return None

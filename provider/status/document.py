@@ -82,7 +82,8 @@ def engine_part(status: EngineStatus) -> dict[str, Any]:
     }
 
 
-def models_part(infos: Mapping[str, ModelInfo], status: EngineStatus) -> list[dict[str, Any]]:
+def models_part(infos: Mapping[str, ModelInfo], status: EngineStatus, *, force: bool) -> list[dict[str, Any]]:
+    """`force`: the owner lets calls be forced (`tools.force`)."""
     return [
         {
             "id": info.id,
@@ -90,7 +91,7 @@ def models_part(infos: Mapping[str, ModelInfo], status: EngineStatus) -> list[di
             "family": info.family.value,
             "context_length": info.context_length,
             "max_output_tokens": info.max_output_tokens,
-            "can_force": info.can_force,
+            "can_force": info.can_force and force,
             "revision": info.revision,
         }
         for info in infos.values()

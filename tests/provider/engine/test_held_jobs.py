@@ -204,6 +204,7 @@ async def test_without_forcing_nothing_is_promised() -> None:
     await engine.start()
     try:
         assert not engine.models()["tiny-qwen3"].can_force
+        assert not engine.models()["tiny-qwen3"].can_constrain
         outcome = await run(engine, held_request("capital", "required", tools=WEATHER))
         assert outcome.text == BY_ID["capital"]["raw"] or outcome.end is not None
         assert outcome.admitted is not None

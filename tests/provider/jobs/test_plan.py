@@ -13,8 +13,10 @@ from gateway_protocol.openai_types import ToolChoice
 from provider.engine.base import Admitted, ModelInfo, ThinkMarkers
 from provider.jobs.plan import AnswerRules, Plan, check, plan
 
-INFO = ModelInfo("qwen3", Family.QWEN, 4096, 1024, ThinkMarkers("<think>", "</think>"), can_force=True)
-FREE = replace(INFO, can_force=False)
+INFO = ModelInfo(
+    "qwen3", Family.QWEN, 4096, 1024, ThinkMarkers("<think>", "</think>"), can_force=True, can_constrain=True
+)
+FREE = replace(INFO, can_force=False, can_constrain=False)
 AUTO = ToolChoice("auto")
 TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object"}}}
 OTHER = {"type": "function", "function": {"name": "g"}}
@@ -90,9 +92,7 @@ def test_a_function_named_like_a_mode_is_that_function(name: str, rules: AnswerR
 def test_force_switched_off_is_the_published_contract() -> None:
     rules = AnswerRules(force=False)
     made = planned(INFO, rules, tools=[TOOL], tool_choice="required")
-    constraint = made.generation("j", None).constraint
-    assert constraint is not None
-    assert constraint.choice == AUTO
+    assert made.generation("j", None).constraint is None
     assert made.call_policy(ENFORCED).choice == AUTO
     assert refused(INFO, strict(force=False), tools=[TOOL], tool_choice="required") == (
         "unsupported_field",
@@ -180,6 +180,20 @@ def test_response_format() -> None:
     assert anything.response_schema == {}
     assert refused(FREE, response_format=wanted) == ("unsupported_field", "response_format")
     assert planned(FREE, response_format={"type": "text"}).generation("j", None).constraint is None
+
+
+@pytest.mark.parametrize("info", [INFO, replace(INFO, family=Family.NONE, can_force=False)])
+@pytest.mark.parametrize("rules", [AnswerRules(), AnswerRules(force=False)])
+def test_response_format_needs_no_forced_calls(info: ModelInfo, rules: AnswerRules) -> None:
+    generation = planned(info, rules, response_format={"type": "json_object"}).generation("j", None)
+    assert generation.constraint is not None
+    assert generation.constraint.response_schema == {}
+    beside = planned(
+        info, rules, tools=[TOOL], tool_choice="required", response_format={"type": "json_object"}
+    ).generation("j", None)
+    assert beside.constraint is not None
+    forced = rules.force and info.can_force
+    assert beside.constraint.choice == (ToolChoice("required") if forced else AUTO)
 
 
 def test_reasoning_effort_and_thinking() -> None:
