@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.cli.processes import Running
+from gateway_protocol.receipts import read_receipt
+from tests.cli.processes import Running, command
 from tests.e2e.processes import MODEL, write_script
 from tests.provider.link.test_connection import self_signed
 
@@ -29,10 +32,30 @@ def test_certificate_tokens_and_known_keys(tmp_path: Path) -> None:
     with Running(home, *arguments, "--model", MODEL) as daemon:
         url = daemon.wait_for("ready: ").split()[1]
         assert url.startswith("https://127.0.0.1:")
-        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
-        request = urllib.request.Request(
-            f"{url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
         trust = ssl.create_default_context(cafile=str(certificate))
-        with urllib.request.urlopen(request, timeout=30, context=trust) as response:
-            assert json.load(response)["choices"][0]["message"]["content"] == "Hello!"
+        before = signer(url, trust)
+        # The list was made for this run's key; the next one's it learns from the consent to it.
+        for _ in range(2):
+            assert command(home, "keys", "rotate").returncode == 0
+        after = signer(url, trust)
+        assert before != after == daemon.status()["process"]["key_id"]
+
+
+def signer(url: str, trust: ssl.SSLContext) -> str:
+    """Who signed an answer, once there is one: the daemon is away for a moment when its key changes."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+    request = urllib.request.Request(
+        f"{url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    for _ in range(200):
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=trust) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            if error.code not in (404, 503):
+                raise
+            time.sleep(0.1)
+        else:
+            assert answer["choices"][0]["message"]["content"] == "Hello!"
+            return read_receipt(answer["malibu"]["receipt"])[0]
+    raise AssertionError("the daemon did not come back")
