@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway_protocol.messages import NotRoutableReason, ProviderState
+from provider.local_gateway.free_list import FreeList
 
 LOOK: Final = 16
 PREFIXES: Final = 8192
@@ -70,51 +71,13 @@ class Candidate:
         return found
 
 
-class _FreeList:
-    """Providers with a free slot for one model: add, discard and the n-th after a moving start in O(1)."""
-
-    def __init__(self) -> None:
-        self._items: list[str] = []
-        self._at: dict[str, int] = {}
-        self._start = 0
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def add(self, provider_id: str) -> None:
-        if provider_id not in self._at:
-            self._at[provider_id] = len(self._items)
-            self._items.append(provider_id)
-
-    def discard(self, provider_id: str) -> None:
-        at = self._at.pop(provider_id, None)
-        if at is None:
-            return
-        last = self._items.pop()
-        if last != provider_id:
-            self._items[at] = last
-            self._at[last] = at
-
-    def look(self, count: int) -> list[str]:
-        """Up to `count` of them, each time a different stretch of the list."""
-        size = len(self._items)
-        if size <= count:
-            return list(self._items)
-        start = self._start % size
-        self._start = start + count
-        return [self._items[(start + step) % size] for step in range(count)]
-
-    def __contains__(self, provider_id: str) -> bool:
-        return provider_id in self._at
-
-
 class Dispatch:
     """All connected providers and the choice among them."""
 
     def __init__(self) -> None:
         self._all: dict[str, Candidate] = {}
         self._ready: dict[str, set[str]] = {}
-        self._free: dict[str, _FreeList] = {}
+        self._free: dict[str, FreeList] = {}
         self._listed: dict[str, tuple[frozenset[str], bool]] = {}
         self._warm: OrderedDict[bytes, str] = OrderedDict()
         self._resting: set[str] = set()
@@ -142,7 +105,7 @@ class Dispatch:
         for model in ready:
             self._ready.setdefault(model, set()).add(provider_id)
             if wanted[1]:
-                self._free.setdefault(model, _FreeList()).add(provider_id)
+                self._free.setdefault(model, FreeList()).add(provider_id)
         if ready:
             self._listed[provider_id] = wanted
 
