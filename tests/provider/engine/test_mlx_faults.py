@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from typing import Any, cast
 
 import pytest
@@ -24,6 +25,18 @@ KNOWN = DIALOGUES[0]
 def poison() -> GenerationRequest:
     """A request that no validation would let through: its sampler raises inside the batch's step."""
     return ask("Hello", "tiny-qwen3", sampling=SamplingParams(temperature=cast(Any, "hot")))
+
+
+class Hanging:
+    """A temperature that drawing never gets past: the comparison doesn't return."""
+
+    def __lt__(self, other: object) -> bool:
+        time.sleep(3600)
+        return False
+
+
+def hanging() -> GenerationRequest:
+    return ask("Hello", "tiny-qwen3", sampling=SamplingParams(temperature=cast(Any, Hanging())))
 
 
 def endless() -> GenerationRequest:
@@ -73,6 +86,23 @@ async def test_a_stopped_child_is_killed_and_replaced(start_engine: StartEngine)
     assert {outcome.failed.cause for outcome in ends} == {"step_timeout"}
     await engine.wait_ready()
     assert (await run(engine, known(KNOWN))).text == KNOWN["raw"]
+
+
+@pytest.mark.asyncio
+async def test_a_step_that_never_returns_is_ended_and_the_engine_replaced(start_engine: StartEngine) -> None:
+    engine = await start_engine(EngineSettings(models=(SPEC,), slots=8, deadlines=Deadlines(step=4.0)))
+    await run(engine, known(KNOWN))
+    idle = engine.status().active_bytes
+    bystander = engine.submit(endless())
+    seen = await until_tokens(bystander, 2)
+    stuck = engine.submit(hanging())
+    ends = await asyncio.gather(to_end(stuck), to_end(bystander, seen))
+    assert [outcome.failed.cause for outcome in ends] == ["step_timeout", "step_timeout"]
+    await engine.wait_ready()
+    assert (await run(engine, known(KNOWN))).text == KNOWN["raw"]
+    status = engine.status()
+    assert (status.restarts, status.running) == (1, 0)
+    assert status.active_bytes < idle + 500_000
 
 
 @pytest.mark.asyncio
