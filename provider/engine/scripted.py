@@ -214,14 +214,15 @@ class ScriptedBackend:
             self._channel.send(ModelReport(model, ModelState.READY, None))
 
     def _admit(self, now: float) -> None:
-        for late in self._line.pop_expired(now):
-            self._tell(late.serial, _overloaded("no slot became free in time"))
         for serial, job in self._line.in_order(now)[: max(0, self._slots - len(self._active))]:
             self._line.remove(serial)
             job.start = now + job.line.prefill_ms / 1000
             self._active[serial] = job
             self._beat.prefilled_tokens += job.admitted.prompt_tokens
             self._tell(serial, job.admitted)
+        # Only who found no slot can be late: where nobody may wait, a free slot is still to be had.
+        for late in self._line.pop_expired(now):
+            self._tell(late.serial, _overloaded("no slot became free in time"))
 
     def _play(self, job: _Job, now: float) -> None:
         if now < job.start:

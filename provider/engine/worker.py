@@ -153,10 +153,11 @@ class MlxBackend:
         self._residents.unload_idle(self._waiting.wants)
         self._drop_cancelled()
         self._hold_and_release()
-        self._waiting.expire()
         if (ended := self._residents.advance()) is not None:
             self._on_loaded(ended)
         self._admit()
+        # Only who found no slot can be late: where nobody may wait, a free slot is still to be had.
+        self._waiting.expire()
         if self._beat.rows:
             # A step takes its time, the more so with a prompt in it: what is known goes out before it.
             self._hand_on()
