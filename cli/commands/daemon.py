@@ -165,8 +165,8 @@ def diagnose(
     yes: Annotated[bool, typer.Option("--yes", help="Write it without asking.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Logs, configuration, verdicts and facts in one zip, for someone who helps. It is shown first."""
-    from cli.diagnose import diagnose as run_diagnose
+    """Facts, verdicts, configuration and logs in one zip, for someone who helps. All is shown first."""
+    from cli.diagnose.run import diagnose as run_diagnose
 
     run_diagnose(output=output, yes=yes, config_file=config)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,9 @@ def load(
     return LoadedConfig(settings, origins, file)
 
 
-def named_files(*, file: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> tuple[Path, ...]:
+def named_files(
+    *, file: Path, environment: Mapping[str, str], flags: Mapping[str, Any], keys: Iterable[str] = FILE_KEYS
+) -> tuple[Path, ...]:
     """The files that the configuration names, existing or not, as far as its layers can be read at all.
 
     Unlike `load` it checks nothing: a configuration may be faulty just because one of them is missing.
@@ -75,7 +77,7 @@ def named_files(*, file: Path, environment: Mapping[str, str], flags: Mapping[st
         read = {}
     values = {key: value for key, value, _ in _layers(read, "", environment, flags, {})}
     files: list[Path] = []
-    for key in FILE_KEYS:
+    for key in keys:
         value = values.get(key)
         if isinstance(value, str) and value:
             with contextlib.suppress(RuntimeError):  # ~nobody

@@ -1,11 +1,10 @@
-"""`logs`, `diagnose`, `pause`, `resume`, `history` where no daemon runs."""
+"""`logs`, `pause`, `resume`, `history` where no daemon runs."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,40 +62,6 @@ def test_following_goes_on_over_a_rotation(home: Path) -> None:
     log.close()
     assert "".join(found).splitlines() == [f"while {turn} ......" for turn in range(9)]
     assert list(last_lines([file], 1)) == ["while 8 ......"]
-
-
-def test_diagnose_shows_and_writes_a_zip_without_secrets(
-    home: Path, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # MLX takes seconds to load, and what is asked here is not whether it does.
-    (tmp_path / "mlx").mkdir()
-    (tmp_path / "mlx" / "__init__.py").write_text("raise ImportError('not here')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    token = tmp_path / "token"
-    token.write_text("very-secret")
-    token.chmod(0o600)
-    (home / "config.toml").write_text(
-        f'[gateway]\nurl = "ws://127.0.0.1:9"\ntoken_file = "{token}"\n[local_gateway]\nport = 0\n'
-    )
-    (home / "key.pem").write_text("also-secret")
-    (home / "logs" / "daemon.log").write_text('{"event": "started"}\n')
-    target = tmp_path / "d.zip"
-    assert run(["diagnose", "--output", str(target)]) == 1
-    assert "say --yes" in capsys.readouterr().err
-    assert not target.exists()
-    assert run(["diagnose", "--yes", "--output", str(target)]) == 0
-    shown = capsys.readouterr().out
-    with zipfile.ZipFile(target) as archive:
-        names = archive.namelist()
-        assert names == ["facts.json", "doctor.json", "config.json", "status.json", "logs/daemon.log"]
-        everything = b"".join(archive.read(name) for name in names)
-        assert json.loads(archive.read("doctor.json"))["verdict"] == "failing"
-        assert json.loads(archive.read("config.json"))["values"]["gateway.token_file"] == str(token)
-    assert all(name in shown for name in names)
-    assert b"secret" not in everything
-    assert target.stat().st_mode & 0o777 == 0o600
-    assert run(["diagnose", "--yes", "--output", str(target)]) == 1
-    assert "is there already" in capsys.readouterr().err
 
 
 def test_a_pause_is_kept_until_resume(home: Path, capsys: Out) -> None:
