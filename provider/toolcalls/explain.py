@@ -20,8 +20,9 @@ from gateway_protocol.messages import Delta, FinishReason, Usage
 from gateway_protocol.openai_types import AUTO, ToolChoice
 from provider.toolcalls.deltas import to_delta
 from provider.toolcalls.events import Event, Failed, Finished, ReasoningDelta, StopGeneration
-from provider.toolcalls.families import THINK
+from provider.toolcalls.families import MARKUP, THINK, Schemas
 from provider.toolcalls.interpreter import OutputInterpreter
+from provider.toolcalls.opened_reasoning import opened_by_prompt
 from provider.toolcalls.policy import CallPolicy, Cause, Delivery
 from provider.toolcalls.tokens import split_special
 
@@ -65,10 +66,11 @@ class RawOutput:
         """Raises `ApiError` where the tools are none."""
         specs = check_tools({"tools": list(self.tools)})
         family = self.family or family_of(self.model)
+        tools = {spec.name: spec.parameters for spec in specs}
         think = self.think or (THINK if family in (Family.QWEN, Family.NONE) else None)
         return CallPolicy(
             family=family,
-            tools={spec.name: spec.parameters for spec in specs},
+            tools=tools,
             contract=self.contract,
             choice=self.tool_choice,
             parallel=self.parallel,
@@ -76,14 +78,13 @@ class RawOutput:
             strict_tools=frozenset(spec.name for spec in specs if spec.strict),
             delivery=delivery,
             think=think,
-            reasoning_open=self._reasoning_open(think),
+            reasoning_open=self._reasoning_open(family, tools, think),
         )
 
-    def _reasoning_open(self, think: tuple[str, str] | None) -> bool:
-        if self.reasoning_open is not None or think is None:
+    def _reasoning_open(self, family: Family, schemas: Schemas, think: tuple[str, str] | None) -> bool:
+        if self.reasoning_open is not None or think is None or family is Family.GPT_OSS:
             return bool(self.reasoning_open)
-        opened, closed = self.text.find(think[0]), self.text.find(think[1])
-        return closed >= 0 and not 0 <= opened < closed
+        return opened_by_prompt(self.text, MARKUP[family], schemas, think)
 
 
 def explain(output: RawOutput, *, stream: bool = False) -> dict[str, Any] | list[dict[str, Any]]:

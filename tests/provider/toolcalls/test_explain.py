@@ -115,6 +115,27 @@ def test_the_prompt_is_taken_to_have_opened_what_the_text_only_closes() -> None:
     assert _message(explain(output("hm\n</think>\n\nHi.", reasoning_open=False)))["content"].startswith("hm")
     assert _message(explain(output("<think>hm</think>Hi.")))["content"] == "Hi."
     assert _message(explain(output("hm", reasoning_open=True)))["content"] == ""
+    drafted = _message(explain(output(CALL + "\n</think>\n\nHi.")))
+    assert (drafted["content"], "tool_calls" in drafted) == ("Hi.", False)
+    unfinished = explain(output("I could <tool_call>\n<function=f>\n<parameter=a>\nx</think>Hi."))
+    assert _message(unfinished)["content"] == "Hi."
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        '<tool_call>\n{"name": "f", "arguments": {"a": "</think>"}}\n</tool_call>',
+        "<tool_call>\n<function=f>\n<parameter=a>\n</think>\n</parameter>\n</function>\n</tool_call>",
+        "<function=f><parameter=a></think></parameter></function>",
+        "<tool_call>f(a='</think>')</tool_call>",
+    ],
+)
+def test_a_marker_in_a_calls_text_or_between_quotation_marks_closes_nothing(call: str) -> None:
+    for text in (call, "One moment.\n" + call):
+        [made] = _message(explain(output(text)))["tool_calls"]
+        assert json.loads(made["function"]["arguments"]) == {"a": "</think>"}
+    mention = "The tag `</think>` closes it."
+    assert _message(explain(output(mention)))["content"] == mention
 
 
 def test_tools_that_are_none_are_refused_as_in_a_request() -> None:
