@@ -55,6 +55,8 @@ class ParameterTypes:
         properties = self._schema.get("properties")
         self._properties = properties if isinstance(properties, Mapping) else {}
         self.declared = self._properties.keys()
+        # The schema says nothing of names, or that others may come.
+        self.any_name = not self.declared or bool(self._schema.get("additionalProperties"))
         required = self._schema.get("required")
         self.required = frozenset(required) if isinstance(required, list | tuple) else frozenset[str]()
 

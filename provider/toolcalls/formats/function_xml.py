@@ -85,7 +85,8 @@ class XmlBody(Body):
             name,
             wrapped=self._wrapped,
             given=self._builder.names,
-            may_be_parameter=self._types.declared.__contains__,
+            declared=self._types.declared.__contains__,
+            any_name=self._types.any_name,
         )
         self._builder.member(name)
         self._text = TextValue() if self._types.of(name) == STRING else None

@@ -12,6 +12,8 @@ A value may hold anything, closers and whole example calls included (docs/contra
 A call quoted in the value (`<function=…>` with a parameter or a closer next) opens and closes inside it. A
 parameter quoted at the beginning of a line does as well, unless closers are short at the end: then either a
 `</parameter>` was lost, and a declared parameter that nobody else gives begins there, or it was a mention.
+So does one behind a `</parameter>` whose name the function doesn't have or has been given: a closer too many
+tells that both were quoted (a template that shows the markup), else it is a parameter all the same.
 Until that is known, nothing more of the value is certain.
 """
 
@@ -61,18 +63,26 @@ class ValueScan:
     """One value, fed from behind its opener. `certain` pieces of raw text belong to it whatever comes."""
 
     def __init__(
-        self, name: str, *, wrapped: bool, given: Collection[str], may_be_parameter: Callable[[str], bool]
+        self,
+        name: str,
+        *,
+        wrapped: bool,
+        given: Collection[str],
+        declared: Callable[[str], bool],
+        any_name: bool,
     ) -> None:
         self._name = name
         self._wrapped = wrapped
         self._given = given
-        self._declared = may_be_parameter
+        self._declared = declared
+        self._any_name = any_name
         self._pieces: list[str] = []
         self._tail: list[Lexeme] = []
         self._kinds: tuple[Kind, ...] = ()
         self._openers: list[_Opener] = []
         self._closers: list[int] = []
         self._nested = 0
+        self._doubtful = False  # the first of the nested stands behind a closer: it may be a parameter
         self._quoted = 0
         self._previous: Kind | None = None
         self._blank_line = True
@@ -90,8 +100,7 @@ class ValueScan:
 
     def finish(self) -> ValueEnd | None:
         """The model ended its turn: where the call may have ended, it has. `None`: the value was cut."""
-        closed = self._kinds and (self._nested == 0 or len(self._kinds) > 1)
-        if closed:
+        if self._kinds and (self._at_parameter() or len(self._kinds) > 1):
             return self._ended(*self._next_call())
         if self._may_have_ended is not None:
             return ValueEnd(self._members(self._may_have_ended))
@@ -162,13 +171,20 @@ class ValueScan:
         return self.feed(lexeme)
 
     def _next_parameter(self, lexeme: Lexeme) -> ValueEnd | None:
-        if not self._nested:
+        expected = lexeme.name not in self._given and (self._any_name or self._declared(lexeme.name))
+        if expected and self._at_parameter():
             return ValueEnd(self._members(len(self._pieces)), next_parameter=lexeme)
-        closer_at = len(self._pieces)
+        doubtful, closer_at = self._at_parameter(), len(self._pieces)
+        self._uncertain = True
         self._was_text(lexeme, closes=True)
         self._parameter_opener(lexeme, closer_at)
         self._append(lexeme)
+        self._doubtful = doubtful
         return None
+
+    def _at_parameter(self) -> bool:
+        """Nothing quoted is open, but for what may be a parameter itself."""
+        return self._nested == int(self._doubtful)
 
     def _opens_call(self, lexeme: Lexeme) -> bool:
         """Behind `<function=…>` a parameter or a closer, behind `<tool_call>` a JSON object: a real call."""
@@ -190,6 +206,7 @@ class ValueScan:
             ends_line = len(self._kinds) > 1 or "\n" in between[: len(between) - len(between.lstrip())]
             if self._nested:
                 self._nested -= closes or ends_line
+                self._doubtful = self._doubtful and self._nested > 0
             elif ends_line and (self._blank_line or self._inline):
                 self._closers.append(len(self._pieces))
                 self._uncertain = True
