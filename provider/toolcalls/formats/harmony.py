@@ -23,6 +23,8 @@ from provider.toolcalls.policy import Cause
 from provider.toolcalls.value_types import ParameterTypes
 
 _CLOSERS: Final = frozenset({Kind.END, Kind.CALL, Kind.RETURN, Kind.END_OF_TURN})
+# Those behind which the turn is over: a call without a body was meant, not given up.
+_LAST: Final = _CLOSERS - {Kind.END}
 
 
 class _State(Enum):
@@ -97,7 +99,7 @@ class HarmonyParser:
         if kind is Kind.CONSTRAIN:
             self._header.content_type_follows()
             return []
-        marks = self._end(kind) if self._state is _State.BODY else []
+        marks = self._end(kind) if self._state is _State.BODY else self._bodiless(lexeme)
         if kind is Kind.CHANNEL:
             if self._state is not _State.HEADER:
                 self._header = Header(prompted=True)
@@ -172,6 +174,16 @@ class HarmonyParser:
             return [*marks, *self._broken(Fault.ARGUMENTS)]
         return marks
 
+    def _bodiless(self, closer: Lexeme) -> list[Mark]:
+        """A message that ends in its header: the body's opener is missing."""
+        header = self._header
+        if self._state is not _State.HEADER or closer.kind not in _CLOSERS:
+            return []
+        if header.kind() is MessageKind.CALL and closer.kind in _LAST:
+            return [Named(header.function()), *self._broken(Fault.ARGUMENTS)]
+        answer = header.answer()
+        return [Visible(answer, closer.start - len(answer))] if answer else []
+
     def _broken(self, fault: Fault) -> list[Mark]:
         self._message = MessageKind.HIDDEN
         return [Broken(fault)]
@@ -197,6 +209,8 @@ class HarmonyParser:
         if self._state is _State.HEADER and self._header.is_bare_text():
             text = self._header.text
             return [Visible(text, self._offset - len(text))]
+        if self._state is _State.HEADER and (answer := self._header.answer()):
+            return [Visible(answer, self._offset - len(answer))]
         addressed = self._state is _State.HEADER and self._header.kind() is MessageKind.CALL
         in_call = self._state is _State.BODY and self._message is MessageKind.CALL
         if cause == "length":

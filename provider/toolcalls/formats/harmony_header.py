@@ -10,6 +10,7 @@ _RECIPIENT: Final = re.compile(r"to=(\S+)")
 _FUNCTIONS: Final = "functions."
 _NOBODY: Final = frozenset({"assistant", "user", "all"})
 _ROLE: Final = "assistant"
+_FIRST_WORD: Final = re.compile(r"\s*\S*\s*")
 
 
 class MessageKind(Enum):
@@ -30,6 +31,8 @@ class Header:
         self._channel: list[str] | None = None
         self._begins = ""
         self._has_tokens = False
+        self._typed = False
+        self._addressed = ""  # the recipient as of before the channel was named last
 
     def add(self, text: str) -> None:
         if self._channel is not None:
@@ -40,12 +43,13 @@ class Header:
             self._begins += text if self._begins else text.lstrip()
 
     def content_type_follows(self) -> None:
-        self._has_tokens = True
+        self._has_tokens = self._typed = True
         self.add(" ")
 
     def channel_follows(self) -> None:
-        """A channel that is named again counts as named now; what was said of the first one is void."""
+        """A channel that is named again counts as named now; a recipient stays the recipient."""
         self._has_tokens = True
+        self._addressed = self._recipient()
         self._channel = []
 
     @property
@@ -71,7 +75,15 @@ class Header:
 
     def _recipient(self) -> str:
         found = _RECIPIENT.search("".join(self._channel or ())) or _RECIPIENT.search(self.text)
-        return found.group(1) if found else ""
+        return found.group(1) if found else self._addressed
+
+    def answer(self) -> str:
+        """What stands behind the name of the final channel: an answer whose body was never begun."""
+        if self._typed or self._channel is None or self._channel_name() != "final":
+            return ""
+        if self.kind() is not MessageKind.CONTENT:
+            return ""
+        return _FIRST_WORD.sub("", "".join(self._channel), count=1)
 
     def is_analysis(self) -> bool:
         return self._channel_name() == "analysis"
