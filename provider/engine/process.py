@@ -128,6 +128,7 @@ class EngineProcess:
     async def park(self) -> None:
         """End the child, and with it every byte it holds, until `unpark`. Open jobs fail: park when idle."""
         if not self._view.parked:
+            self._view.on_parking()
             await self.aclose()
             self._view.on_park()
 

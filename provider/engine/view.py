@@ -113,6 +113,12 @@ class EngineView:
         self._trouble = how
         self.changed.set()
 
+    def on_parking(self) -> None:
+        """The child is being ended: from now on nothing can be given to it."""
+        self._serving = False
+        self._trouble = "unloading while paused"
+        self.changed.set()
+
     def on_park(self) -> None:
         self._child_gone(ModelState.UNLOADED)
         self.parked = True
