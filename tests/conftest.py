@@ -8,6 +8,7 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # The same examples in every run, none failed for the time it took: a check must say the same twice. To look
 # for new ones: HYPOTHESIS_PROFILE=explore scripts/check tests/… (what is found becomes a test of its own).
@@ -17,7 +18,12 @@ settings.register_profile(
 settings.register_profile(
     "explore", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "check")
+settings.load_profile(PROFILE)
+if PROFILE == "check":
+    # Constants of whatever modules are loaded by then would go into the examples, and which these are depends
+    # on the tests that came before in the same process.
+    providers._get_local_constants = providers.Constants
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
