@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 from provider.engine.process import EngineProcess
@@ -18,6 +19,12 @@ StartEngine = Callable[[EngineSettings], Awaitable[EngineProcess]]
 def write_script(path: Path, *lines: dict[str, Any]) -> Path:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded machine needs longer for a grammar than decoding may wait for one."""
+    monkeypatch.setattr("provider.engine.grammars.COMPILE_SECONDS", 60.0)
 
 
 @pytest_asyncio.fixture
