@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import threading
 import time
@@ -29,6 +28,7 @@ from cli.doctor.checks import (
 )
 from cli.main import run
 from provider.system.lock import acquire
+from tests.cli.processes import free_port
 
 Out = pytest.CaptureFixture[str]
 
@@ -88,13 +88,6 @@ def gateway(seconds_ahead: float = 0) -> Iterator[int]:
         finally:
             server.shutdown()
             thread.join()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def configure(home: Path, port: int, text: str = "") -> None:

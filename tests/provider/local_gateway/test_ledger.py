@@ -26,6 +26,7 @@ from provider.local_gateway.sqlite_ledger import (
     open_database,
     usage_of,
 )
+from tests.cli.processes import free_port
 from tests.fakes.fake_provider import FakeJob, FakeProvider, answering
 from tests.fakes.gateway_process import GatewayProcess
 from tests.provider.local_gateway.conftest import StartGateway, Stream, chat, eventually, refusal, stream
@@ -209,7 +210,7 @@ async def test_kill_dash_nine_loses_no_answer_that_a_buyer_got_whole(
 ) -> None:
     kills, buyers = 50, 8
     path = tmp_path / "gateway.db"
-    process = GatewayProcess(port=0, state_file=str(path))
+    process = GatewayProcess(port=free_port(), state_file=str(path))
     await process.start()
     provider = FakeProvider("", behave=answering("a", "b", "c"), slots=buyers)
     serving = asyncio.create_task(process.keep_serving(provider))

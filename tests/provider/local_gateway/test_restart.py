@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from provider.local_gateway.sqlite_ledger import usage_of
+from tests.cli.processes import free_port
 from tests.fakes.fake_provider import FakeJob, FakeProvider
 from tests.fakes.gateway_process import GatewayProcess
 from tests.provider.local_gateway.conftest import Stream, chat
@@ -21,7 +22,7 @@ async def test_streams_end_properly_and_nothing_is_charged_twice(
     tmp_path: Path, http: aiohttp.ClientSession
 ) -> None:
     state = tmp_path / "gateway.db"
-    process = GatewayProcess(port=0, state_file=str(state))
+    process = GatewayProcess(port=free_port(), state_file=str(state))
     await process.start()
     hold = asyncio.Event()
 
