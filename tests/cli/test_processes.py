@@ -38,7 +38,7 @@ def answer(url: str, content: str) -> str:
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         text: str = json.load(response)["choices"][0]["message"]["content"]
         return text
 

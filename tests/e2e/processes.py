@@ -72,7 +72,7 @@ class Daemon(Running):
         return await self.control("status", "GET")
 
     async def until(
-        self, fact: Callable[[dict[str, Any]], object], *, seconds: float = 20.0
+        self, fact: Callable[[dict[str, Any]], object], *, seconds: float = 60.0
     ) -> dict[str, Any]:
         """The first status document of which `fact` is true."""
         async with asyncio.timeout(seconds):
@@ -80,7 +80,7 @@ class Daemon(Running):
                 await asyncio.sleep(0.02)
             return facts
 
-    async def linked(self, links: int, *, seconds: float = 30.0) -> None:
+    async def linked(self, links: int, *, seconds: float = 60.0) -> None:
         """Wait for the `links`-th registration, dialling without waiting for the backoff."""
         async with asyncio.timeout(seconds):
             while (await self.facts())["link"]["links"] < links:
@@ -153,7 +153,7 @@ class Buyer:
         """The JSON of each `data:` line but the last."""
         return [json.loads(line) for line in re.findall(r"^data: (\{.*)$", self.text, re.MULTILINE)]
 
-    async def seen(self, count: int, *, seconds: float = 30.0) -> None:
+    async def seen(self, count: int, *, seconds: float = 60.0) -> None:
         """Wait until so many data lines have come."""
         async with asyncio.timeout(seconds):
             while self.text.count("\ndata: ") < count:

@@ -47,9 +47,9 @@ def signer(url: str, trust: ssl.SSLContext) -> str:
     request = urllib.request.Request(
         f"{url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    for _ in range(200):
+    for _ in range(600):
         try:
-            with urllib.request.urlopen(request, timeout=30, context=trust) as response:
+            with urllib.request.urlopen(request, timeout=60, context=trust) as response:
                 answer = json.load(response)
         except urllib.error.HTTPError as error:
             if error.code not in (404, 503):

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 _KEYS: dict[str, dict[str, Any]] = {
     "Tab": {"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9},
     "Enter": {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"},

@@ -87,7 +87,7 @@ class FakeLink:
         else:
             self._events.append(event)
 
-    async def until(self, kind: type[Event], *, seconds: float = 10.0) -> Event:
+    async def until(self, kind: type[Event], *, seconds: float = 60.0) -> Event:
         """The next event of a kind; what comes before it is dropped."""
         async with asyncio.timeout(seconds):
             while True:
@@ -95,7 +95,7 @@ class FakeLink:
                 if isinstance(event, kind):
                     return event
 
-    async def collect(self, kind: type[Event], last: type[Any], *, seconds: float = 20.0) -> list[Any]:
+    async def collect(self, kind: type[Event], last: type[Any], *, seconds: float = 60.0) -> list[Any]:
         """All events of `kind` up to and with the next of `last`."""
         found: list[Any] = []
         async with asyncio.timeout(seconds):
@@ -106,7 +106,7 @@ class FakeLink:
                 if isinstance(event, last):
                     return found
 
-    async def closed(self, *, seconds: float = 10.0) -> int:
+    async def closed(self, *, seconds: float = 60.0) -> int:
         """Wait until the provider has closed; the close code."""
         async with asyncio.timeout(seconds):
             with contextlib.suppress(ConnectionClosed):
@@ -172,12 +172,12 @@ class FakeGateway:
             websocket.transport.abort()
         await self._server.wait_closed()
 
-    async def dialled(self, *, seconds: float = 10.0) -> FakeLink:
+    async def dialled(self, *, seconds: float = 60.0) -> FakeLink:
         """The next websocket, nothing said yet."""
         async with asyncio.timeout(seconds):
             return await self._links.get()
 
-    async def link(self, *, seconds: float = 10.0, **registered: Any) -> FakeLink:
+    async def link(self, *, seconds: float = 60.0, **registered: Any) -> FakeLink:
         """The next websocket, registered."""
         link = await self.dialled(seconds=seconds)
         await link.challenge()

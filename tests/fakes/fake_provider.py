@@ -68,7 +68,7 @@ from gateway_protocol.session import ProviderJobs, ProviderSession, events
 from gateway_protocol.signing import ProviderKey, mint_provider_id, origin_of, sign_registration
 
 MODEL = "Qwen3-8B-4bit"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 Behaviour = Callable[["FakeJob"], Awaitable[None]]
 

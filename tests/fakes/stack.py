@@ -19,7 +19,7 @@ from provider.local_gateway.server import LocalGateway, create_gateway
 from provider.local_gateway.settings import GatewaySettings, Timers
 from tests.fakes.core import GPT_OSS, PLAIN, QWEN, Core, write_script
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class WatchedEngine(EngineProcess):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def eventually(fact: Callable[[], object], *, seconds: float = 10.0) -> None:
+async def eventually(fact: Callable[[], object], *, seconds: float = 60.0) -> None:
     """Return once `fact()` is true. Raises `TimeoutError` if it doesn't come true in time."""
     async with asyncio.timeout(seconds):
         while not fact():  # noqa: ASYNC110

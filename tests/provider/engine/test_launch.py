@@ -58,7 +58,7 @@ async def test_the_child_goes_with_a_killed_daemon(tmp_path: Path) -> None:
     child = psutil.Process(int(await daemon.stdout.readline()))
     daemon.kill()
     await daemon.wait()
-    await asyncio.to_thread(psutil.wait_procs, [child], 10)
+    await asyncio.to_thread(psutil.wait_procs, [child], 60)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 

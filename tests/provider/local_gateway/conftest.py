@@ -74,7 +74,7 @@ async def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -
     """Wait for something inside the gateway that no frame tells of."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(seconds / 20_000)
+            await asyncio.sleep(0.001)
 
 
 class Stream:
