@@ -42,7 +42,7 @@ def home(tmp_path: Path) -> Path:
 def script(tmp_path: Path) -> Path:
     file = tmp_path / "script.jsonl"
     lines = [
-        {"match": "slowly", "text": "one two three four", "chars_per_token": 2, "ms_per_token": 100},
+        {"match": "slowly", "text": "one two three four", "chars_per_token": 2, "ms_per_token": 500},
         {"match": "story", "text": "once upon a time " * 40, "chars_per_token": 4, "ms_per_token": 1},
         {"text": "Hello!"},
     ]
@@ -64,14 +64,14 @@ def ask(url: str, content: str = "Hi") -> Any:
         f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return json.load(response)["choices"][0]["message"]["content"]
     except urllib.error.HTTPError as error:
         return json.load(error)["error"]["code"]
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         text: str = response.read().decode()
         return text
 

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from tests.cli.processes import Running
+from tests.cli.processes import SECONDS, Running
 from tests.e2e.processes import Gateway
 
 MODEL = "acme/qwen3-tiny"
@@ -37,12 +37,20 @@ class Served:
     def status(self) -> dict[str, Any]:
         """The status document, asked for directly: quicker than a command."""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
+            connection.settimeout(SECONDS)
             connection.connect(str(self.daemon.home / "control.sock"))
             connection.sendall(b"GET /status HTTP/1.0\r\n\r\n")
             answer = b"".join(iter(lambda: connection.recv(65_536), b""))
         document: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
         return document
+
+    def until(self, fact: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """The first status document of which `fact` is true."""
+        deadline = time.monotonic() + SECONDS
+        while not fact(status := self.status()):
+            assert time.monotonic() < deadline, json.dumps(status, indent=1)
+            time.sleep(0.05)
+        return status
 
     def endless(self) -> openai.Stream[ChatCompletionChunk]:
         """An answer whose end token can't come."""
@@ -98,7 +106,7 @@ def raw(
     headers = {"Content-Type": "application/json"} | headers
     request = urllib.request.Request(f"{served.url}{path}", data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return response.status, json.loads(response.read() or b"{}")
     except urllib.error.HTTPError as error:
         with error:
@@ -291,8 +299,16 @@ def test_eight_at_once_are_one_batch_and_each_its_own(served: Served) -> None:
     alone = [ask(served.client, dialogue).choices[0].message.content for dialogue in dialogues]
     steps = served.status()["engine"]["steps"]
     tokens = served.status()["engine"]["generated_tokens"]
+    # The engine stands still until all eight have come to it.
+    child = served.status()["engine"]["child_pid"]
+    os.kill(child, signal.SIGSTOP)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda d: ask(served.client, d).choices[0].message.content, dialogues))
+        asked = pool.map(lambda d: ask(served.client, d).choices[0].message.content, dialogues)
+        try:
+            served.until(lambda status: sum(status["jobs"][state] for state in ("queued", "running")) == 8)
+        finally:
+            os.kill(child, signal.SIGCONT)
+        together = list(asked)
     after = served.status()["engine"]
     assert together == alone
     # Far fewer steps than tokens: they decoded side by side.
@@ -304,10 +320,7 @@ def test_the_client_goes_away(served: Served) -> None:
     answer = served.endless()
     next(iter(answer))
     answer.close()
-    deadline = time.monotonic() + 20
-    while (status := served.status())["engine"]["running"] and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert status["engine"]["running"] == 0
+    status = served.until(lambda status: not status["engine"]["running"])
     assert status["engine"]["cancels"] == before + 1
 
 

@@ -22,7 +22,7 @@ from tests.fakes.fake_gateway import FakeGateway, FakeLink
 from tests.fakes.waiting import eventually
 
 LINES: list[dict[str, Any]] = [
-    {"match": "slow", "text": "0123456789" * 30, "chars_per_token": 1, "ms_per_token": 3},
+    {"match": "slow", "text": "0123456789" * 70, "chars_per_token": 1, "ms_per_token": 3},
     {"match": "forever", "text": "0123456789" * 1_000, "chars_per_token": 1, "ms_per_token": 3},
     {"match": "prefill", "text": "late", "prefill_ms": 60_000},
     {
@@ -120,13 +120,13 @@ async def test_length_and_reasoning(script: Path, gateway: FakeGateway) -> None:
 async def test_stop_strings_end_the_generation(script: Path, gateway: FakeGateway) -> None:
     async with Core(script, gateway.url) as core:
         link = await gateway.link()
-        answer, ended = await run_job(link, "a", "slow", stop=["5678", "never"])
+        answer, ended = await run_job(link, "a", "forever", stop=["5678", "never"])
         assert answer.message()["content"] == "01234"
         assert ended.terminal.finish_reason == "stop"
         assert ended.terminal.usage.completion_tokens == 9
         await eventually(lambda: core.engine.status().running == 0)
         assert core.engine.status().cancels == 1
-        assert core.engine.status().generated_tokens < 30
+        assert core.engine.status().generated_tokens < 10_000
 
 
 @pytest.mark.asyncio
@@ -236,13 +236,13 @@ async def test_first_content_budget_and_deadline(script: Path, gateway: FakeGate
         _, ended = await run_job(link, "a", "prefill", first_content_budget_ms=150)
         assert isinstance(ended.terminal, JobFailed)
         assert (ended.terminal.error.code, ended.terminal.error.inference_ran) == ("provider_timeout", False)
-        _, ended = await run_job(link, "b", "slow", deadline_ms=250)
+        _, ended = await run_job(link, "b", "forever", deadline_ms=1_500)
         assert isinstance(ended.terminal, JobFailed)
         assert (ended.terminal.error.code, ended.terminal.error.inference_ran) == ("provider_timeout", True)
         # The budget is about the first token: a job that speaks in time may take as long as it needs.
-        answer, ended = await run_job(link, "c", "slow", first_content_budget_ms=2_000)
+        answer, ended = await run_job(link, "c", "slow", first_content_budget_ms=1_500)
         assert isinstance(ended.terminal, JobCompleted)
-        assert len(answer.message()["content"]) == 300
+        assert len(answer.message()["content"]) == 700
         await eventually(lambda: core.engine.status().running == 0)
 
 
@@ -290,7 +290,7 @@ async def test_drain_finishes_what_is_under_way(script: Path, gateway: FakeGatew
         assert (await link.until(events.DrainingReceived)).draining.in_flight == 2
         ended = [(await link.until(events.JobEnded)).terminal.type for _ in "ab"]
         assert ended == ["job_completed", "job_completed"]
-        await asyncio.wait_for(drain, 5)
+        await asyncio.wait_for(drain, 60)
         assert sum(core.jobs.states().values()) == 0
 
 
@@ -310,7 +310,7 @@ async def test_a_drain_too_short_fails_each_job_once(
             hurry.set()
         drain = asyncio.create_task(core.jobs.drain(60 if hurried else 0.05, hurry))
         ends = {end.job_id: end for end in [(await link.until(events.JobEnded)).terminal for _ in "ab"]}
-        await asyncio.wait_for(drain, 5)
+        await asyncio.wait_for(drain, 60)
         assert isinstance(ends["a"], JobFailed)
         assert (ends["a"].error.code, ends["a"].error.retryable) == ("provider_error", True)
         assert ends["a"].receipt is not None
@@ -334,9 +334,9 @@ async def test_a_cut_link_loses_and_doubles_nothing(script: Path, gateway: FakeG
             assert cut < core.board.links
         found = await link.collect(events.ChunkReceived, events.JobEnded)
         texts += [event.chunk.delta.content or "" for event in found[:-1]]
-        assert "".join(texts) == "0123456789" * 30
+        assert "".join(texts) == "0123456789" * 70
         # One token a chunk, whatever happened to the link: nothing was joined.
-        assert len(texts) == 301
+        assert len(texts) == 701
         terminal = found[-1].terminal
         assert verify_receipt(terminal.receipt, jwks([core.key.public_key])).chain == found[-1].chain
 
@@ -365,7 +365,7 @@ async def test_a_job_that_nobody_resumes_is_stopped(script: Path, gateway: FakeG
         link.cut()
         await gateway.link()
         await eventually(lambda: core.engine.status().running == 0)
-        assert sum(core.jobs.states().values()) == 0
+        await eventually(lambda: sum(core.jobs.states().values()) == 0)
         assert core.engine.status().generated_tokens < 10_000
 
 
@@ -377,7 +377,7 @@ async def test_without_a_gateway_jobs_end_with_the_resume_window(script: Path) -
         await link.until(events.ChunkReceived)
         link.cut()
         await eventually(lambda: core.engine.status().running == 0)
-        assert sum(core.jobs.states().values()) == 0
+        await eventually(lambda: sum(core.jobs.states().values()) == 0)
         assert core.jobs.outbox_bytes == 0
 
 

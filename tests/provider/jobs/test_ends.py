@@ -62,7 +62,7 @@ def test_a_value_at_a_bound_is_within_it() -> None:
 async def test_jobs_tell_how_they_ended(tmp_path: Path) -> None:
     script = write_script(
         tmp_path / "script.jsonl",
-        {"match": "long", "text": "0123456789" * 50, "chars_per_token": 1, "ms_per_token": 3},
+        {"match": "long", "text": "0123456789" * 1_000, "chars_per_token": 1, "ms_per_token": 3},
         {
             "match": "crash",
             "text": "some text",

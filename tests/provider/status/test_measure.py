@@ -153,7 +153,7 @@ async def test_who_cancels_it_gets_the_engine_back() -> None:
 @pytest.mark.asyncio
 async def test_a_real_engine_process_is_measured(tmp_path: Path) -> None:
     script = write_script(
-        tmp_path / "script.jsonl", {"text": "once upon a time " * 40, "chars_per_token": 4, "ms_per_token": 1}
+        tmp_path / "script.jsonl", {"text": "once upon a time " * 40, "chars_per_token": 4, "ms_per_token": 5}
     )
     engine = EngineProcess(EngineSettings(backend="scripted", models=(QWEN,), slots=1, script=script))
     await engine.start()
