@@ -282,7 +282,7 @@ async def test_a_prompt_that_cannot_be_is_not_waited_for(
         got = await refusal(http, gateway, chat())
         assert (got.status, got.error["code"]) == (502, "provider_error")
         job = await bad.offered()
-        await asyncio.wait_for(job.cancelled.wait(), 10)
+        await bad.until(job.cancelled.is_set)
         assert job.cancel_reason == "contract_broken"
 
 
@@ -299,11 +299,9 @@ async def test_before_the_first_content_another_provider_answers(
         await behave(job)
 
     async with FakeProvider(gateway.link_url, behave=misbehave, speed=100.0) as liar:
-        waiting = asyncio.create_task(stream(http, gateway, **asked))
-        await liar.offered()
+        first = await stream(http, gateway, **asked)
+        assert first.error is not None  # no one else was there
         async with FakeProvider(gateway.link_url, speed=1.0):
-            first = await waiting
-            assert first.error is not None  # no one else was there then
             got = await stream(http, gateway, **asked)
     assert (got.text, got.error, got.done) == ("Hello there!", None, True)
     assert not any("tool_calls" in delta for delta in got.deltas)
@@ -330,7 +328,7 @@ async def test_it_rests_after_three(
 
 
 async def rests(provider: FakeProvider) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while NotRoutableReason.FAILED_RECENT_JOBS not in (await provider.acks.get()).reasons:
             pass
 

@@ -87,7 +87,7 @@ async def test_a_body_that_is_not_what_its_headers_say_leaves_no_traceback(
 
 @pytest.mark.asyncio
 async def test_a_head_that_never_ends(start_gateway: StartGateway, http: aiohttp.ClientSession) -> None:
-    gateway = await start_gateway(timers={"request_head": 0.05})
+    gateway = await start_gateway(timers={"request_head": 1.0})
     reader, writer = await connect(gateway)
     writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
     status, error = await answer(reader)

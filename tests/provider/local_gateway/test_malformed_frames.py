@@ -3,7 +3,6 @@ the job will not be said again, and the buyer must not wait for a timer."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -77,7 +76,7 @@ async def test_before_the_first_content_another_provider_answers(
         got = await stream(http, gateway)
         assert (got.text, got.error, got.finish_reasons, got.done) == ("Hello there!", None, ["stop"], True)
         assert (len(bad.jobs), len(good.jobs)) == (1, 1)
-        await asyncio.wait_for(bad.jobs[0].cancelled.wait(), 10)
+        await bad.until(bad.jobs[0].cancelled.is_set)
         job = bad.jobs[0].offer
         assert [(nack.job_id, nack.attempt) for nack in bad.nacks] == [(job.job_id, job.attempt)]
         # Its slot is free: the next job can be done there, too.

@@ -84,7 +84,7 @@ async def test_queue_takes_turns_between_keys(gateway: LocalGateway, http: aioht
 async def test_queue_is_bounded_in_length_and_time(
     start_gateway: StartGateway, http: aiohttp.ClientSession
 ) -> None:
-    gateway = await start_gateway(queue_seconds=0.2, queue_length=1)
+    gateway = await start_gateway(queue_seconds=2.0, queue_length=1)
     async with FakeProvider(gateway.link_url, behave=stuck, slots=1) as provider:
         first = asyncio.create_task(stream(http, gateway))
         await provider.offered()
@@ -260,7 +260,7 @@ async def test_a_slow_reader_slows_nobody_and_holds_nothing_at_the_provider(
 
 @pytest.mark.asyncio
 async def test_who_never_reads_is_cut_off_at_last(start_gateway: StartGateway) -> None:
-    gateway = await start_gateway(timers={"job_deadline": 1.5, "delivery": 0.1}, queue_seconds=0.0)
+    gateway = await start_gateway(timers={"job_deadline": 2.5, "delivery": 0.1}, queue_seconds=0.0)
 
     async def behave(job: FakeJob) -> None:
         await job.accept()

@@ -175,7 +175,7 @@ async def test_restarted_provider_may_have_the_job_again(
 
 @pytest.mark.asyncio
 async def test_provider_lost_after_content(start_gateway: StartGateway, http: aiohttp.ClientSession) -> None:
-    gateway = await start_gateway(timers={"resume_window": 0.05, "comment": 0.01})
+    gateway = await start_gateway(timers={"resume_window": 2.0, "comment": 0.01})
 
     async def behave(job: FakeJob) -> None:
         await job.accept()
@@ -291,12 +291,14 @@ async def test_failed_before_content_goes_to_the_next(
 
 @pytest.mark.asyncio
 async def test_first_content_budget(start_gateway: StartGateway, http: aiohttp.ClientSession) -> None:
-    gateway = await start_gateway(timers={"first_content": 0.05})
-    async with FakeProvider(gateway.link_url, behave=stuck, slots=9) as slow:
-        async with FakeProvider(gateway.link_url, behave=answering("quick"), slots=1):
-            assert (await stream(http, gateway)).text == "quick"
+    patient = await start_gateway(timers={"first_content": 2.0})
+    async with FakeProvider(patient.link_url, behave=stuck, slots=9) as slow:
+        async with FakeProvider(patient.link_url, behave=answering("quick"), slots=1):
+            assert (await stream(http, patient)).text == "quick"
         await slow.until(lambda: slow.jobs[0].cancelled.is_set())
-        assert slow.jobs[0].offer.first_content_budget_ms == 50
+        assert slow.jobs[0].offer.first_content_budget_ms == 2_000
+    gateway = await start_gateway(timers={"first_content": 0.05})
+    async with FakeProvider(gateway.link_url, behave=stuck):
         got = await stream(http, gateway)
         assert got.error is not None
         assert (got.error["code"], got.error["retryable"]) == ("provider_timeout", True)
@@ -306,7 +308,7 @@ async def test_first_content_budget(start_gateway: StartGateway, http: aiohttp.C
 
 @pytest.mark.asyncio
 async def test_job_deadline(start_gateway: StartGateway, http: aiohttp.ClientSession) -> None:
-    gateway = await start_gateway(timers={"job_deadline": 0.1})
+    gateway = await start_gateway(timers={"job_deadline": 1.0})
 
     async def endless(job: FakeJob) -> None:
         await job.accept()
@@ -318,7 +320,7 @@ async def test_job_deadline(start_gateway: StartGateway, http: aiohttp.ClientSes
         got = await stream(http, gateway)
         assert got.error is not None
         assert got.error["code"] == "provider_timeout"
-        assert provider.jobs[0].offer.deadline_ms <= 100
+        assert provider.jobs[0].offer.deadline_ms <= 1_000
         await provider.until(lambda: provider.jobs[0].cancelled.is_set())
 
 
@@ -467,11 +469,12 @@ async def test_closing_the_gateway_ends_streams_properly(
     assert (await buffered).status == 503
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_each_loss_of_a_link_has_a_window_of_its_own(
     start_gateway: StartGateway, http: aiohttp.ClientSession
 ) -> None:
-    gateway = await start_gateway(timers={"resume_window": 0.4})
+    gateway = await start_gateway(timers={"resume_window": 10.0})
     gate = Gate()
 
     async def behave(job: FakeJob) -> None:
@@ -485,9 +488,9 @@ async def test_each_loss_of_a_link_has_a_window_of_its_own(
     async with FakeProvider(gateway.link_url, behave=behave) as provider:
         streaming = asyncio.create_task(stream(http, gateway))
         await gate.reached.acquire()
-        for _ in range(8):  # longer in all than one window, each time well within it
+        for _ in range(3):  # longer in all than one window, each time well within it
             await provider.cut()
-            await asyncio.sleep(0.1)  # time itself is what is tested here
+            await asyncio.sleep(4)  # time itself is what is tested here
             await provider.dial()
         gate.go()
         assert (await streaming).text == "ab"
