@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,20 @@ async def idle(it: Stack) -> None:
     await eventually(lambda: it.engine.status().running == 0)
 
 
+async def at_once(it: Stack, asking: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """What each gives; the engine stands still until all of them have come to it."""
+    pid = it.engine.status().child_pid
+    assert pid is not None
+    there = len(counted(it).generations)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        tasks = [asyncio.create_task(each) for each in asking]
+        await eventually(lambda: len(counted(it).generations) == there + len(tasks))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    return await asyncio.gather(*tasks)
+
+
 def endless(**fields: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": "Go on"}]
     return {"model": TINY.id, "messages": messages, "logit_bias": ENDLESS, "temperature": 0, **fields}
@@ -112,7 +126,7 @@ async def test_eight_at_once_give_what_each_gives_alone(it: Stack) -> None:
     await idle(it)
     sizes = [(await finished(it, place)).generated for place in range(len(TOGETHER))]
     before = it.engine.status()
-    together = await asyncio.gather(*(ask(place, name) for place, name in enumerate(TOGETHER)))
+    together = await at_once(it, (ask(place, name) for place, name in enumerate(TOGETHER)))
     await idle(it)
     after = it.engine.status()
     assert together == alone
@@ -132,7 +146,7 @@ async def test_eight_seeded_rows_give_what_each_gives_alone(it: Stack) -> None:
     alone = [await ask(seed) for seed in range(8)]
     await idle(it)
     before = it.engine.status()
-    assert await asyncio.gather(*map(ask, range(8))) == alone
+    assert await at_once(it, map(ask, range(8))) == alone
     await idle(it)
     after = it.engine.status()
     assert len(set(alone)) == 8

@@ -48,10 +48,10 @@ def test_holds_back_only_what_may_become_a_stop_string() -> None:
 def test_linear_on_hostile_strings() -> None:
     def seconds(size: int) -> float:
         matcher = StopStrings(["a" * size + "b"])
-        started = time.perf_counter()
+        started = time.process_time()
         for _ in range(size // 10):
             matcher.feed("aaaaaaaaaa")
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     seconds(10_000)
     # Quadratic work would take 100 times as long; ten times the text may take 40 times on a busy machine.
