@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,11 @@ _FORMS = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)",
     re.DOTALL,
 )
+
+# The event that hands on a line which the engine's process has printed.
+_ENGINE_LINE = "engine_child_stderr"
+# How an engine ended, with the last line it printed (`provider.engine.child_link`).
+_LAST_WORDS = re.compile(r"(the engine's process [^:]*: )(.*)", re.DOTALL)
 
 # Lines without a message in them: of tracebacks, the faulthandler's, and what the system says of a crash.
 _BARE = re.compile(
@@ -46,30 +51,36 @@ class Redaction:
         words = {word.strip() for secret in secrets for word in secret.splitlines()}
         self._secrets = sorted((word for word in words if len(word) >= _SHORTEST), key=len, reverse=True)
 
-    def text(self, text: str) -> str:
-        """Without any secret."""
-        for secret in self._secrets:
-            text = text.replace(secret, _OUT)
-        return _FORMS.sub(_OUT, text)
+    def document(self, value: Any) -> Any:
+        """A JSON value without any secret."""
+        if isinstance(value, Mapping):
+            return {key: self.document(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.document(each) for each in value]
+        return self._words(value) if isinstance(value, str) else value
 
     def log(self, text: str) -> str:
         """A log or a crash's traces, line by line, without secrets and without anyone's messages."""
-        return self.text("".join(f"{_line(line)}\n" for line in text.splitlines()))
+        return "".join(f"{self._line(line)}\n" for line in text.splitlines())
 
+    def _line(self, line: str) -> str:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return self._words(_plain(line))
+        if not isinstance(event, dict):
+            return _LEFT_OUT
+        kept = {key: value for key, value in event.items() if key not in FORBIDDEN_KEYS}
+        printed = {"exception", "line"} if event.get("event") == _ENGINE_LINE else {"exception"}
+        for key in printed & kept.keys():
+            kept[key] = "\n".join(_plain(each) for each in str(kept[key]).splitlines())
+        return json.dumps(self.document(kept), ensure_ascii=False)
 
-def _line(line: str) -> str:
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return _plain(line)
-    return json.dumps(_event(event), ensure_ascii=False) if isinstance(event, dict) else _LEFT_OUT
-
-
-def _event(event: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in event.items() if key not in FORBIDDEN_KEYS}
-    if "exception" in kept:
-        kept["exception"] = "\n".join(_plain(line) for line in str(kept["exception"]).splitlines())
-    return kept
+    def _words(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, _OUT)
+        text = _LAST_WORDS.sub(lambda found: found[1] + _plain(found[2]), text)
+        return _FORMS.sub(_OUT, text)
 
 
 def _plain(line: str) -> str:

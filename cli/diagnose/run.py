@@ -97,7 +97,7 @@ def _parts(config_file: Path | None) -> Iterator[tuple[str, str]]:
     """Name and text of each file of the zip, without secrets."""
     redaction = Redaction(secrets_in(_secret_files(config_file)))
     for name, document in _documents(config_file):
-        yield name, redaction.text(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+        yield name, json.dumps(redaction.document(document), indent=2, ensure_ascii=False) + "\n"
     where = paths()
     crashes = [older(where.crash_log, 1), where.crash_log, where.logs / "crash.txt"]
     for file in (*log_files(where.log_file), *crashes):

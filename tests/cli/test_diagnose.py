@@ -175,6 +175,14 @@ def test_what_helps_is_kept() -> None:
         ("anything else", "(left out)"),
         ('["a", "list"]', "(left out)"),
         ('{"event": "e", "prompt": "p"}', '{"event": "e"}'),
+        (
+            '{"event": "engine_child_stderr", "line": "ValueError: p"}',
+            '{"event": "engine_child_stderr", "line": "ValueError"}',
+        ),
+        (
+            '{"reason": "the engine\'s process exited with code 1: p"}',
+            '{"reason": "the engine\'s process exited with code 1: (left out)"}',
+        ),
         (f'{{"event": "e", "to": "mbu_{"x" * 43}"}}', '{"event": "e", "to": "(secret)"}'),
     ],
 )
