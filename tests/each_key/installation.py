@@ -86,8 +86,12 @@ class Daemon:
         """The status document once the gateway sends jobs here. Raises what has ended the daemon before."""
         async with asyncio.timeout(PATIENCE):
             while not self.run.done():
-                with contextlib.suppress(aiohttp.ClientError):
-                    document = await self.status()
+                # Who connects just when the daemon ends is never answered.
+                asked = asyncio.ensure_future(self.status())
+                await asyncio.wait({asked, self.run}, return_when=asyncio.FIRST_COMPLETED)
+                asked.cancel()
+                with contextlib.suppress(aiohttp.ClientError, asyncio.CancelledError):
+                    document = await asked
                     if document["link"] and document["link"]["routable"]:
                         return document
                 await asyncio.sleep(0.02)
