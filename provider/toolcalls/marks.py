@@ -61,8 +61,8 @@ class ForgetSpace(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Raw text of what may become a call; `start` is its offset. One that begins where or before the last
-    one did replaces it: the parser looked ahead and reads on from there."""
+    """Raw text of what may become a call; `start` is its offset. One that begins before the
+    last one's end replaces it from there: the parser looked ahead and reads on from there."""
 
     text: str
     start: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RawText:
-    """Text added in the order of its offsets. What begins where or before the last addition replaces it."""
+    """Text added in the order of its offsets. What begins before its end replaces it from there."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[str, int]] = []
@@ -15,6 +15,10 @@ class RawText:
     def add(self, text: str, start: int) -> None:
         while self._pieces and self._pieces[-1][1] >= start:
             self._pieces.pop()
+        if self._pieces:
+            last, begin = self._pieces[-1]
+            if begin + len(last) > start:
+                self._pieces[-1] = (last[: start - begin], begin)
         self._pieces.append((text, start))
 
     def clear(self) -> None:
