@@ -81,10 +81,6 @@ class AnswerCollector:
         if logprobs is not None:
             self._logprobs.extend(logprobs.get("content") or ())
 
-    @property
-    def has_tool_calls(self) -> bool:
-        return bool(self._calls)
-
     def answer(self, finish_reason: FinishReason | str | None) -> Answer:
         """The answer so far. Text streamed beside a call is dropped, as in a buffered answer."""
         content = None if self._calls else "".join(self._content)

@@ -99,10 +99,6 @@ class Broker:
             self._offer(job, provider_id)
         return job
 
-    def wanted_since(self, model: str) -> float | None:
-        """When a buyer last asked for this model (loop time)."""
-        return self._wanted.get(model)
-
     def shut(self, error: ApiError) -> None:
         """Take no more jobs and end those that run."""
         self._closing = error

@@ -45,7 +45,6 @@ log = structlog.get_logger("gateway")
 
 _CLOSE_WAIT: Final = 2.0
 _SMALL: Final = 16 * 1024
-_NONCES: Final = 64
 
 
 class _Close(NamedTuple):

@@ -39,6 +39,8 @@ from provider.local_gateway.switchboard import Switchboard
 log = structlog.get_logger("gateway")
 
 LINK_PATH = "/v1/provider"
+# So many of the last challenges are kept, to tell a replayed registration from one with a wrong key.
+_NONCES = 64
 
 
 class GatewayConfigError(Exception):
@@ -168,7 +170,7 @@ class LocalGateway:
             timers=settings.timers,
             most=settings.caps.providers,
             wall_ms=self._wall_ms,
-            nonces=deque(maxlen=64),
+            nonces=deque(maxlen=_NONCES),
         )
 
         async def link(request: web.Request) -> web.StreamResponse:

@@ -78,7 +78,6 @@ def test_reasoning_is_kept_apart() -> None:
 
 def test_text_beside_a_call_is_dropped() -> None:
     collector = collected(CALL_ANSWER)
-    assert collector.has_tool_calls
     assert collector.answer(FinishReason.TOOL_CALLS).as_dict() == {
         "content": None,
         "reasoning_content": None,
