@@ -6,6 +6,7 @@ import json
 
 from cli.control import ask
 from cli.setup import paths
+from gateway_protocol.keys import jwks
 from provider.errors import ProviderError
 from provider.system.identity import KEY_FILE, StoredIdentity, load_identity, rotate_key
 from provider.system.lock import acquire, is_held
@@ -27,6 +28,8 @@ def show_keys(*, as_json: bool) -> None:
             "key_id": identity.key.key_id,
             "jwk": identity.key.jwk,
             "file": str(paths().state / KEY_FILE),
+            # With these the document is a JWK Set too, which verifies receipts of earlier keys as well.
+            **jwks(identity.public_keys),
         }
         print(json.dumps(document, indent=2))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import sys
 import urllib.error
@@ -71,8 +72,8 @@ def _known_keys(keys: str | None) -> Mapping[str, Any]:
         try:
             with urllib.request.urlopen(keys, timeout=_FETCH_SECONDS) as response:
                 text = response.read(_KEYS_BYTES).decode("utf-8")
-        except (OSError, ValueError, urllib.error.URLError) as error:
-            raise UnknownStateError(f"--keys: can't fetch {keys}: {error}") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise UnknownStateError(f"--keys: can't fetch {keys}: {_words(error)}") from None
     else:
         text = _read(Path(keys), "--keys")
     try:
@@ -82,6 +83,16 @@ def _known_keys(keys: str | None) -> Mapping[str, Any]:
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
         raise UsageError(f"--keys: {keys} is not a JWK Set")
     return document
+
+
+def _words(error: Exception) -> str:
+    """Without Python's brackets and numbers: urllib wraps what really went wrong."""
+    cause = error.reason if type(error) is urllib.error.URLError else error
+    if isinstance(cause, UnicodeDecodeError):
+        return "what it answers is not UTF-8"
+    if isinstance(cause, http.client.HTTPException):
+        return "it doesn't answer as a web server does"
+    return (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
 
 
 def _own_keys() -> Mapping[str, Any]:

@@ -171,6 +171,15 @@ class BuyerConnection(web.RequestHandler):
         response.force_close()
         return response
 
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """aiohttp refuses an `Expect` that it doesn't know before any middleware has seen the request."""
+        if isinstance(resp, web.HTTPExpectationFailed):
+            message = "This gateway can't do what the header 'Expect' asks for."
+            resp = error_response(request, ApiError(ErrorCode.INVALID_REQUEST, message))
+        return await super().finish_response(request, resp, start_time)
+
 
 def _what_is_wrong(fault: BaseException | None) -> str:
     """In words of ours: aiohttp's own quote what was sent, which may be a key."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -157,6 +159,46 @@ def test_a_rotated_key_signs_at_once_and_the_old_receipts_stay_valid(
     assert run(record.verify("--keys", f"{record.url}/providers/keys")) == 0
     monkeypatch.setenv("MALIBU_PROVIDER_HOME", str(record.home))
     assert run(record.verify()) == 0
+    kept = record.folder / "owner-says.json"
+    kept.write_text(json.dumps(again))
+    monkeypatch.delenv("MALIBU_PROVIDER_HOME")
+    assert run(record.verify("--keys", str(kept))) == 0
+
+
+@pytest.mark.parametrize(
+    ("spoken", "told"),
+    [
+        (None, "Connection refused"),
+        (b"220 mail.example.org\r\n", "as a web server does"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "404"),
+        (b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe", "not UTF-8"),
+    ],
+    ids=["nobody", "mail", "absent", "binary"],
+)
+def test_keys_that_cannot_be_fetched_are_one_plain_line(
+    record: Record, capsys: Out, spoken: bytes | None, told: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/keys"
+        if spoken is None:
+            server.close()
+            assert run(record.verify("--keys", url)) == 3
+        else:
+            answering = threading.Thread(target=say_once, args=(server, spoken))
+            answering.start()
+            assert run(record.verify("--keys", url)) == 3
+            answering.join()
+    line = capsys.readouterr().err
+    assert told in line
+    assert line.count("\n") == 1
+    assert not set("<>[") & set(line)
+
+
+def say_once(server: socket.socket, spoken: bytes) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(spoken)
 
 
 def test_keys_before_the_first_start(capsys: Out) -> None:

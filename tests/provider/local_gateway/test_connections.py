@@ -72,6 +72,22 @@ async def test_a_head_that_is_too_large_is_told_as_that(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/nowhere"])
+async def test_an_expectation_that_nobody_knows_is_refused_in_the_envelope(
+    gateway: LocalGateway, path: bytes
+) -> None:
+    reader, writer = await connect(gateway)
+    head = (
+        b" HTTP/1.1\r\nHost: localhost\r\nExpect: miracles\r\nConnection: close\r\nContent-Length: 2\r\n\r\n"
+    )
+    writer.write(b"POST " + path + head + b"{}")
+    status, error = await answer(reader)
+    assert (status, error["code"]) == (400, "invalid_request")
+    assert "Expect" in error["message"]
+    writer.close()
+
+
+@pytest.mark.asyncio
 async def test_a_body_that_is_not_what_its_headers_say_leaves_no_traceback(
     gateway: LocalGateway, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
