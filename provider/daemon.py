@@ -10,7 +10,6 @@ import asyncio
 import math
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from provider.blocking_work import in_daemon_thread
 from provider.errors import ConfigError, ProviderError, UsageError
 from provider.link.presence import Identity
 from provider.live_config import LOOK_SECONDS, LiveConfig, Stamps
@@ -188,7 +188,7 @@ class Daemon:
 
     async def _unless_stopped(self, work: Callable[[], Result]) -> Result | None:
         """`work` in a thread that the process's end doesn't wait for; `None` when the stop came first."""
-        future = _in_daemon_thread(work)
+        future = in_daemon_thread(work)
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
             waits: list[asyncio.Future[Any]] = [future, stop]
@@ -296,30 +296,3 @@ def _buyers_view(serving: Serving) -> tuple[str, str]:
     parts = urlsplit(serving.board.gateway)
     scheme = "https" if parts.scheme == "wss" else "http"
     return f"{scheme}://{parts.netloc}", ' -H "Authorization: Bearer $API_KEY"'
-
-
-def _in_daemon_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """Run blocking `work` in a thread of its own, which may be left behind when the process ends."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def body() -> None:
-        try:
-            outcome: tuple[Result | None, BaseException | None] = (work(), None)
-        except BaseException as error:
-            outcome = (None, error)
-        try:
-            loop.call_soon_threadsafe(settle, *outcome)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
-
-    threading.Thread(target=body, name="blocking-work", daemon=True).start()
-    return future
