@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,20 @@ async def idle(daemon: Daemon, words: str) -> dict[str, Any]:
     facts = await until_up(daemon, is_so)
     reason = facts["process"]["reason"]
     assert "\n" not in reason
-    shown = await asyncio.to_thread(command, daemon.home, "status")
-    assert shown.returncode == 0
-    assert shown.stdout.splitlines()[0] == f"not serving: {reason}"
-    as_json = await asyncio.to_thread(command, daemon.home, "status", "--json")
-    assert as_json.returncode == 0
-    assert json.loads(as_json.stdout)["process"]["reason"] == reason
+    await told(daemon, lambda shown: shown.splitlines()[0] == f"not serving: {reason}")
+    await told(daemon, lambda shown: json.loads(shown)["process"]["reason"] == reason, "--json")
     assert daemon.process.poll() is None
     return facts
+
+
+async def told(daemon: Daemon, fact: Callable[[str], bool], *flags: str) -> None:
+    """Wait until `status` shows it: a daemon that asks again now and then isn't idle at each moment."""
+    async with asyncio.timeout(120):
+        while True:
+            shown = await asyncio.to_thread(command, daemon.home, "status", *flags)
+            assert shown.returncode == 0
+            if fact(shown.stdout):
+                return
 
 
 async def until_up(daemon: Daemon, fact: Any) -> dict[str, Any]:

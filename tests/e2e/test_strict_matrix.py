@@ -17,8 +17,8 @@ STRICT = AnswerRules(contract="strict")
 ONE = '<tool_call>\n{"name": "look_up", "arguments": {"city": "Oulu"}}\n</tool_call>'
 TWO = ONE + '\n<tool_call>\n{"name": "look_up", "arguments": {"city": "Turku"}}\n</tool_call>'
 LINES: tuple[dict[str, Any], ...] = (
-    {"match": "two calls", "text": TWO + "\nand on it goes" * 100, "ms_per_token": 1, "ignore_stop": True},
-    {"match": "one call", "text": ONE + "\nand on it goes" * 100, "ms_per_token": 1, "ignore_stop": True},
+    {"match": "two calls", "text": TWO + "\nand on it goes" * 100, "ms_per_token": 5, "ignore_stop": True},
+    {"match": "one call", "text": ONE + "\nand on it goes" * 100, "ms_per_token": 5, "ignore_stop": True},
     {"text": "Hello."},
 )
 TOOLS = [

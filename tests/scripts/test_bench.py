@@ -82,6 +82,6 @@ def test_a_quick_run_gives_one_document() -> None:
 
 def test_an_unknown_part_is_a_usage_error() -> None:
     command = [sys.executable, "-m", "bench", "--only", "speed"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert run.returncode == 2
     assert "no part speed" in run.stderr

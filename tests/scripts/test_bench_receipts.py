@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_proof_costs_less_than_one_percent_of_a_token_at_100_tokens_per_second() -> None:
     command = [sys.executable, "scripts/bench_receipts.py", "--json", "--tokens", "300"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=250)
     figures = json.loads(run.stdout)
     assert figures["proof_percent_at_100_tokens_per_s"] < 1
     assert {name for name in figures if name.endswith(("_us", "_per_token"))} == {
