@@ -26,8 +26,10 @@ def add(name: str, *, admin: bool, config_file: Path | None) -> None:
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         secret = add_key(file, name, created=created, admin=admin)
-    except (KeysError, OSError) as error:
+    except KeysError as error:
         raise ProviderError(str(error)) from None
+    except OSError as error:
+        raise ProviderError(f"can't write {file}: {error.strerror}") from None
     print(secret)
     print(f"This key is shown once; {file} keeps only its hash.")
     if first:

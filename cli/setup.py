@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from provider.config import ENV_CONFIG, LoadedConfig, load, named_files
+from provider.errors import ConfigError
 from provider.live_config import LiveConfig
 from provider.system.paths import Paths, resolve_paths
 
@@ -25,7 +26,12 @@ FLAG_NAMES: Mapping[str, str] = {
 
 
 def paths() -> Paths:
-    return resolve_paths(os.environ)
+    """Where this machine's things are. Raises `ConfigError` where a file stands in a folder's place."""
+    found = resolve_paths(os.environ)
+    there = next(place for place in (found.state, *found.state.parents) if os.path.exists(place))
+    if not os.path.isdir(there):
+        raise ConfigError([f"the state folder can't be {found.state}: {there} is not a folder"])
+    return found
 
 
 def config_file(given: Path | None) -> tuple[Path, bool]:

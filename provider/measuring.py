@@ -57,8 +57,10 @@ class Measuring:
             for _ in range(int(_BUSY_S / _LOOK_S)):
                 if self._free():
                     return await self._measure()
+                if self._engine.status().parked:
+                    raise MeasureError("the models are out of memory; `malibu-provider status` says why")
                 await asyncio.sleep(_LOOK_S)
-            raise MeasureError("the engine isn't free: it is loading, paused, or at work; try later")
+            raise MeasureError("the engine isn't free: it is loading or at work; try later")
         finally:
             self._asked = False
 

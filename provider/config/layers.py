@@ -107,8 +107,10 @@ def _read_file(file: Path, *, required: bool) -> dict[str, Any]:
         if required:
             raise ConfigError([f"config: no such file: {file}"]) from None
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"config: can't read {file}: {error}"]) from None
+    except OSError as error:
+        raise ConfigError([f"config: can't read {file}: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"config: can't read {file}: not UTF-8 at byte {error.start}"]) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"config: {file} is not TOML: {error}"]) from None
 

@@ -74,11 +74,13 @@ def _taken(file: Path, descriptor: int) -> DaemonLock:
 
 
 def is_held(file: Path) -> tuple[bool, int | None]:
-    """Whether a daemon runs, and its PID as far as it is written."""
+    """Whether a daemon runs, and its PID as far as it is written. Raises `ProviderError` if none can tell."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False, None
+    except OSError as error:
+        raise ProviderError(f"can't open the lock file {file}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

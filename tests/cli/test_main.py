@@ -210,3 +210,41 @@ def test_the_installed_command_speaks_for_itself(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.startswith(f"malibu-provider: config: can't read {tmp_path}")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("below", ["", "deeper"], ids=["itself", "above"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "pause",
+        "resume",
+        "stop",
+        "history",
+        "doctor",
+        "diagnose --yes",
+        "keys show",
+        "gateway key add me",
+        "start --local",
+        "gateway",
+        "measure",
+    ],
+)
+def test_a_file_in_the_place_of_the_state_folder_is_one_plain_line(
+    command: str, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("MALIBU_PROVIDER_HOME", str(file / below))
+    assert complaint(capsys, *command.split()).endswith(f"{file} is not a folder")
+
+
+def test_a_key_that_cannot_be_kept_is_one_plain_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out
+) -> None:
+    keys = tmp_path / "file" / "keys.toml"
+    keys.parent.touch()
+    monkeypatch.setenv("MALIBU_PROVIDER_LOCAL_GATEWAY__KEYS_FILE", str(keys))
+    line = complaint(capsys, "gateway", "key", "add", "me", code=1)
+    assert line.startswith(f"can't write {keys}: ")
+    assert "Errno" not in line

@@ -178,8 +178,11 @@ def test_a_file_that_was_named_must_exist_and_be_toml(tmp_path: Path) -> None:
     broken.write_text("a = [")
     with pytest.raises(ConfigError, match="is not TOML"):
         load(file=broken, file_required=False, environment={}, flags={})
-    with pytest.raises(ConfigError, match="can't read"):
+    with pytest.raises(ConfigError, match=f"can't read {tmp_path}: Is a directory$"):
         load(file=tmp_path, file_required=True, environment={}, flags={})
+    broken.write_bytes(b"a = 1\n\xff\xfe")
+    with pytest.raises(ConfigError, match=r"not UTF-8 at byte 6$"):
+        load(file=broken, file_required=False, environment={}, flags={})
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,20 @@ async def test_the_owners_wish_comes_before_the_idle_one(tmp_path: Path) -> None
 @pytest.mark.asyncio
 async def test_an_engine_that_is_not_free_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provider.measuring._BUSY_S", 0.4)
+    script = write_script(tmp_path / "script.jsonl", SLOW, REST)
+    async with FakeGateway() as gateway, Core(script, gateway.url) as core:
+        work = asyncio.create_task(measuring(core, tmp_path).when_idle())
+        await eventually(lambda: core.engine.status().running == 1)
+        with pytest.raises(MeasureError, match="isn't free: it is loading or at work"):
+            await measuring(core, tmp_path).now()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_a_paused_machine_says_so_at_once(tmp_path: Path) -> None:
     script = write_script(tmp_path / "script.jsonl", QUICK, REST)
     async with FakeGateway() as gateway, Core(script, gateway.url) as core:
         await core.engine.park()
-        with pytest.raises(MeasureError, match="isn't free: it is loading, paused"):
+        with pytest.raises(MeasureError, match="the models are out of memory"):
             await measuring(core, tmp_path).now()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from provider.errors import AlreadyRunningError
+from provider.errors import AlreadyRunningError, ProviderError
 from provider.system.lock import acquire, is_held
 
 HOLDER = (
@@ -71,3 +71,9 @@ def test_looking_does_not_keep_a_start_from_the_lock(tmp_path: Path) -> None:
         with acquire(file):
             pass
         is_held(file)
+
+
+def test_a_lock_that_cannot_be_looked_at_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ProviderError, match=r"can't open the lock file .*: Not a directory$"):
+        is_held(tmp_path / "file" / "daemon.lock")
