@@ -20,19 +20,26 @@ class Family(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FamilyTraits:
-    """`first_turn`: its tool calls are parsed; `multi_turn`: tool history is accepted."""
+    """`first_turn`: its tool calls are parsed; `multi_turn`: tool history is accepted.
+
+    `think`: the markers its models usually write reasoning in, for a model that nothing else is known of.
+    """
 
     id_contains: tuple[str, ...]
     first_turn: bool
     multi_turn: bool
+    think: tuple[str, str] | None = None
+
+
+_THINK = ("<think>", "</think>")
 
 
 FAMILIES: Mapping[Family, FamilyTraits] = MappingProxyType(
     {
-        Family.QWEN: FamilyTraits(("qwen2.5", "qwen3"), first_turn=True, multi_turn=True),
-        Family.GPT_OSS: FamilyTraits(("gpt-oss",), first_turn=True, multi_turn=False),
-        Family.LLAMA: FamilyTraits(("llama-3.3",), first_turn=True, multi_turn=True),
-        Family.NONE: FamilyTraits((), first_turn=False, multi_turn=False),
+        Family.QWEN: FamilyTraits(("qwen2.5", "qwen3"), True, True, _THINK),
+        Family.GPT_OSS: FamilyTraits(("gpt-oss",), True, False),
+        Family.LLAMA: FamilyTraits(("llama-3.3",), True, True),
+        Family.NONE: FamilyTraits((), False, False, _THINK),
     }
 )
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway_protocol.families import Family, family_of
+from gateway_protocol.families import FAMILIES, Family, family_of
+from provider.engine.base import ThinkMarkers
 from provider.engine.spec import ModelSpec
 from provider.errors import ModelError, UsageError
 from provider.models import hub
@@ -142,7 +143,7 @@ class ModelLibrary:
                 family=model.family,
                 context_length=context or UNKNOWN_CONTEXT_LENGTH,
                 max_output_tokens=override.max_output_tokens,
-                think=model.entry.think if model.entry else None,
+                think=model.entry.think if model.entry else _usual_think(model.family),
                 revision=override.revision,
             )
         if model.path is not None and not folder.is_dir():
@@ -206,6 +207,12 @@ def _looks_like_a_path(text: str) -> bool:
     if text.startswith(("/", "./", "../", "~")) or text in (".", ".."):
         return True
     return not hub.is_repository(text) and Path(text).is_dir()
+
+
+def _usual_think(family: Family) -> ThinkMarkers | None:
+    """Of a model that only its ID is known of: as `parse` reads its output, so does the daemon."""
+    usual = FAMILIES[family].think
+    return None if usual is None else ThinkMarkers(*usual)
 
 
 def _size(folder: Path) -> int:

@@ -15,12 +15,12 @@ from typing import Any, Final, Literal
 from gateway_protocol.checks.tools import check_tools
 from gateway_protocol.completion import AnswerCollector, chat_completion, chunk
 from gateway_protocol.errors import ApiError
-from gateway_protocol.families import Family, family_of
+from gateway_protocol.families import FAMILIES, Family, family_of
 from gateway_protocol.messages import Delta, FinishReason, Usage
 from gateway_protocol.openai_types import AUTO, ToolChoice
 from provider.toolcalls.deltas import to_delta
 from provider.toolcalls.events import Event, Failed, Finished, ReasoningDelta, StopGeneration
-from provider.toolcalls.families import MARKUP, THINK, Schemas
+from provider.toolcalls.families import MARKUP, Schemas
 from provider.toolcalls.interpreter import OutputInterpreter
 from provider.toolcalls.opened_reasoning import opened_by_prompt
 from provider.toolcalls.policy import CallPolicy, Cause, Delivery
@@ -67,7 +67,7 @@ class RawOutput:
         specs = check_tools({"tools": list(self.tools)})
         family = self.family or family_of(self.model)
         tools = {spec.name: spec.parameters for spec in specs}
-        think = self.think or (THINK if family in (Family.QWEN, Family.NONE) else None)
+        think = self.think or FAMILIES[family].think
         return CallPolicy(
             family=family,
             tools=tools,

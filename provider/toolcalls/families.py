@@ -30,8 +30,6 @@ PARAMETER_OPENER: Final = "<parameter="
 PARAMETER_CLOSER: Final = "</parameter>"
 PYTHON_TAG: Final = "<|python_tag|>"
 LLAMA_SEPARATOR: Final = ";"
-FENCE: Final = "```"
-THINK: Final = ("<think>", "</think>")
 
 # Harmony's special tokens, by ID in o200k_harmony: their text in any other token is text.
 HARMONY_TOKENS: Final[Mapping[int, tuple[str, Kind]]] = MappingProxyType(

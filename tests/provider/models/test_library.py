@@ -9,6 +9,7 @@ from gateway_protocol.families import Family
 from provider.engine.base import ThinkMarkers
 from provider.errors import ModelError, ProviderError, UsageError
 from provider.models.library import ModelLibrary, ModelOverride
+from provider.toolcalls.explain import RawOutput, explain
 
 DEMO = "smollm2-135m-instruct"
 
@@ -104,6 +105,19 @@ def test_without_files_the_catalogue_speaks(library: ModelLibrary) -> None:
     assert spec.think == ThinkMarkers("<think>", "</think>")
     unknown = library.spec(library.identify("some/llama-3.3-thing"), None)
     assert (unknown.family, unknown.context_length) == (Family.LLAMA, 32768)
+
+
+@pytest.mark.parametrize(
+    ("model", "reasons"), [("my-qwen3", True), ("llama-3.3-mine", False), ("mine", True)]
+)
+def test_of_a_model_known_by_its_id_alone_reasoning_is_read_as_parse_reads_it(
+    library: ModelLibrary, model: str, reasons: bool
+) -> None:
+    think = library.spec(library.identify(model), None).think
+    assert think == (("<think>", "</think>") if reasons else None)
+    answer = explain(RawOutput("<think>hmm</think>Answer.", model))
+    assert isinstance(answer, dict)
+    assert (answer["choices"][0]["message"]["content"] == "Answer.") == reasons
 
 
 @pytest.mark.parametrize(

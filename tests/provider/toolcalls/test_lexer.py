@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway_protocol.families import Family
-from provider.toolcalls.families import MARKUP, THINK
+from gateway_protocol.families import FAMILIES, Family
+from provider.toolcalls.families import MARKUP
 from provider.toolcalls.lexer import Kind, Lexer
 from provider.toolcalls.lines import LineTracker
 from provider.toolcalls.turn_end import TurnEnd
 
 
 def qwen() -> Lexer:
-    return MARKUP[Family.QWEN].lexer({}, THINK)
+    return MARKUP[Family.QWEN].lexer({}, FAMILIES[Family.QWEN].think)
 
 
 def kinds(text: str) -> list[tuple[Kind, str]]:
