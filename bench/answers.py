@@ -17,6 +17,8 @@ _EVENT = re.compile(rb"data: (\{[^\n]*\})\n")
 class Answer:
     """`sent`: when the request left. `times`: of each event that brought something of the answer.
 
+    `sizes`: how many characters each event brought, empty where each brought one token.
+
     `tokens`, `prompt_tokens`, `cached_tokens`: as the usage says. `error`: its words, where it failed.
     """
 
@@ -27,6 +29,7 @@ class Answer:
     cached_tokens: int = 0
     text: str = ""
     error: str | None = None
+    sizes: tuple[int, ...] = ()
 
     @property
     def first_s(self) -> float:
@@ -41,6 +44,7 @@ class Answer:
 def read_answer(sent: float, received: Sequence[tuple[float, bytes]]) -> Answer:
     """What a server-sent stream was: `received` are its bytes with the time each part came."""
     times: list[float] = []
+    sizes: list[int] = []
     texts: list[str] = []
     usage: dict[str, Any] = {}
     error: str | None = None
@@ -55,6 +59,7 @@ def read_answer(sent: float, received: Sequence[tuple[float, bytes]]) -> Answer:
             said += [call["function"].get("arguments") for call in delta.get("tool_calls") or ()]
             if any(said):
                 times.append(at)
+                sizes.append(sum(len(text) for text in said if text))
                 texts.append(delta.get("content") or "")
     if not times and error is None:
         error = b"".join(part for _, part in received)[:300].decode("utf-8", "replace") or "no answer"
@@ -67,6 +72,7 @@ def read_answer(sent: float, received: Sequence[tuple[float, bytes]]) -> Answer:
         cached_tokens=details.get("cached_tokens", 0),
         text="".join(texts),
         error=error,
+        sizes=tuple(sizes),
     )
 
 
@@ -92,9 +98,10 @@ def steady_tokens_per_s(answers: Sequence[Answer]) -> float:
         return 0.0
     tokens = 0.0
     for answer in answers:
-        # An event may carry several tokens: each counts as much as its answer's events do on average.
-        inside = sum(begin < at <= end for at in answer.times)
-        tokens += inside * answer.tokens / len(answer.times)
+        # An event may carry several tokens, the first and the last fewer: as its share of the characters.
+        sizes = answer.sizes or (1,) * len(answer.times)
+        inside = sum(size for at, size in zip(answer.times, sizes, strict=True) if begin < at <= end)
+        tokens += inside * answer.tokens / sum(sizes)
     return tokens / (end - begin)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-PACE_SECONDS: Final = 0.01
+PACE_SECONDS: Final = 0.02
 
 
 class Pace:

@@ -29,6 +29,8 @@ def test_steady_speed_counts_only_while_all_decode() -> None:
     assert steady_tokens_per_s([answer(1, 3, 1), answer(9, 3, 1)]) == 0
     # Events of two tokens each.
     assert steady_tokens_per_s([answer(0, 11, 1, tokens=22)]) == pytest.approx(2)
+    # A first token by itself, then five at a time.
+    assert steady_tokens_per_s([Answer(0, (0, 1, 2), 11, sizes=(1, 5, 5))]) == pytest.approx(5)
     assert whole_tokens_per_s([early, late]) == pytest.approx(22 / 16)
 
 
