@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -18,21 +19,17 @@ def in_daemon_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
-    def settle(result: Result | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    def settle(deliver: Callable[[], None]) -> None:
+        if not future.done():
+            deliver()
 
     def body() -> None:
         try:
-            outcome: tuple[Result | None, BaseException | None] = (work(), None)
+            deliver = partial(future.set_result, work())
         except BaseException as error:
-            outcome = (None, error)
+            deliver = partial(future.set_exception, error)
         try:
-            loop.call_soon_threadsafe(settle, *outcome)
+            loop.call_soon_threadsafe(settle, deliver)
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
 

@@ -92,13 +92,11 @@ class ResidentModel:
 
     def add(self, prepared: PreparedJob) -> int:
         """Take a job into the batch; returns how many tokens of its prompt need not be computed."""
-        wanted = prepared.job.request.sampling.top_logprobs
         row = Row(
             prepared,
             detokenizer=self.text.vocabulary.detokenizer(),
-            sampler=sampler_for(prepared.sampling, reported=wanted is not None),
+            sampler=sampler_for(prepared.sampling, reported=prepared.wants_logprobs),
             processors=list(processors_for(prepared.sampling, len(prepared.prompt))),
-            watched=prepared.watched,
         )
         if prepared.grammar is not None:
             row.grammar = prepared.grammar.row()
@@ -182,7 +180,7 @@ class ResidentModel:
         if finish != "stop" or token in self.text.reported_ends:
             row.texts.append(row.detokenizer.feed(token))
             row.ids.append(token)
-            if row.wants_logprobs:
+            if row.prepared.wants_logprobs:
                 row.logprobs.append(self._logprobs(row, token, logprobs))
         if finish is None:
             return None

@@ -59,6 +59,10 @@ class PreparedJob:
         return request.watched or (bool(request.tools) and not (grammar is not None and grammar.calls))
 
     @property
+    def wants_logprobs(self) -> bool:
+        return self.job.request.sampling.top_logprobs is not None
+
+    @property
     def cache_key(self) -> tuple[str, str] | None:
         """Whose computed prompts this job may use (`prompt_cache`); `None`: nobody's."""
         tenant = self.job.request.tenant
@@ -75,7 +79,6 @@ class Row:
     processors: list[Any]
     grammar: GrammarRow | None = None
     uid: int | None = None
-    watched: bool = False
     generated: int = 0
     texts: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -85,15 +88,11 @@ class Row:
     def job(self) -> Job:
         return self.prepared.job
 
-    @property
-    def wants_logprobs(self) -> bool:
-        return self.job.request.sampling.top_logprobs is not None
-
     def take_output(self) -> TokenRow | None:
         """What came since the last call; `None` when nothing did."""
         if not self.ids:
             return None
-        logprobs = tuple(self.logprobs) if self.wants_logprobs else None
+        logprobs = tuple(self.logprobs) if self.prepared.wants_logprobs else None
         row = TokenRow(self.job.serial, tuple(self.texts), tuple(self.ids), logprobs, together=True)
         self.texts, self.ids, self.logprobs = [], [], []
         return row

@@ -260,11 +260,9 @@ def names_only(schema: Mapping[str, Any]) -> Schema:
 
 
 def _strings(listed: Any, *, among: Mapping[str, Any]) -> list[str]:
-    return (
-        [name for name in listed if isinstance(name, str) and name in among]
-        if isinstance(listed, list)
-        else []
-    )
+    if not isinstance(listed, list):
+        return []
+    return [name for name in listed if isinstance(name, str) and name in among]
 
 
 def patterns_of(node: Any) -> Iterator[str]:

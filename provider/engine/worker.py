@@ -303,7 +303,7 @@ class MlxBackend:
                 row.job.steps_after_cancel += 1
         urgent = False
         for row, end in advanced:
-            urgent = urgent or row.watched or row.generated == 1
+            urgent = urgent or row.prepared.watched or row.generated == 1
             if end is not None:
                 self._take_output(row)
                 self._tell(row.job, end)
