@@ -14,6 +14,7 @@ and removals. What is replaced here was read in mlx-lm 0.32.2; tests hold its so
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,6 +109,16 @@ def _grammar_of(processors: Sequence[Any] | None) -> GrammarRow | None:
 
 class MaskedPromptBatch(PromptProcessingBatch):
     """Hands its rows to a `MaskedGenerationBatch`, whose first step samples the first token."""
+
+    def split(self, indices: list[int]) -> PromptProcessingBatch:
+        """mlx-lm's copies every row's cache and picks from both; where all move on, none need be copied."""
+        if len(indices) < len(self.uids):
+            left: PromptProcessingBatch = super().split(indices)
+            return left
+        moved = copy.copy(self)
+        self.uids, self.prompt_cache, self.tokens, self.stop_sequences = [], [], [], []
+        self.samplers, self.logits_processors, self.max_tokens = [], [], []
+        return moved
 
     def generate(self, tokens: list[list[int]]) -> MaskedGenerationBatch:
         if any(len(row) > 1 for row in tokens):

@@ -180,7 +180,7 @@ class ResidentModel:
         if finish != "stop" or token in self.text.reported_ends:
             row.texts.append(row.detokenizer.feed(token))
             row.ids.append(token)
-            if row.prepared.wants_logprobs:
+            if row.wants_logprobs:
                 row.logprobs.append(self._logprobs(row, token, logprobs))
         if finish is None:
             return None

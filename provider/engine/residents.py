@@ -57,6 +57,11 @@ class Residents:
     def loading(self) -> bool:
         return self._loading is not None
 
+    @property
+    def changing(self) -> bool:
+        """A model is being loaded, or waits for room to be."""
+        return self._loading is not None or bool(self._wanted)
+
     def is_loading(self, model: str) -> bool:
         return self._loading is not None and self._loading[1].spec.id == model
 

@@ -83,6 +83,13 @@ class Row:
     texts: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     logprobs: list[tuple[TokenLogprob, tuple[TokenLogprob, ...]]] = field(default_factory=list)
+    # The job's, kept here: they are asked for at every token.
+    watched: bool = field(init=False)
+    wants_logprobs: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watched = self.prepared.watched
+        self.wants_logprobs = self.prepared.wants_logprobs
 
     @property
     def job(self) -> Job:
@@ -92,7 +99,7 @@ class Row:
         """What came since the last call; `None` when nothing did."""
         if not self.ids:
             return None
-        logprobs = tuple(self.logprobs) if self.prepared.wants_logprobs else None
+        logprobs = tuple(self.logprobs) if self.wants_logprobs else None
         row = TokenRow(self.job.serial, tuple(self.texts), tuple(self.ids), logprobs, together=True)
         self.texts, self.ids, self.logprobs = [], [], []
         return row

@@ -47,6 +47,11 @@ class WaitingRoom:
         # Whether anything happened since the line was last looked at.
         self.stale = False
 
+    @property
+    def restless(self) -> bool:
+        """Whether someone waits who may enter or be late, or has just ended."""
+        return self.stale or bool(self._line) or bool(self._awaiting)
+
     def add(self, prepared: PreparedJob) -> None:
         if self._line.full:
             self._refuse(prepared, overloaded("the engine's queue is full"))

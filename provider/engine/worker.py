@@ -40,6 +40,8 @@ from provider.engine.spec import ModelSpec
 from provider.engine.waiting_room import WaitingRoom
 
 IDLE_BEAT_SECONDS: Final = 1.0
+# What only time changes is looked at this often while the batch runs.
+ATTEND_SECONDS: Final = 1.0
 # A step that fails this often in a row won't get better in this process.
 FAILED_STEPS_IN_A_ROW: Final = 3
 
@@ -84,6 +86,7 @@ class MlxBackend:
         self._slots = self._admission.slots()
         self._preloading = set(setup.preload)
         self._serving = False
+        self._attend_at = 0.0
         self._failed_steps = 0
         self._beat = Beat(limit_bytes=self._memory.limit_bytes)
         self._pace = Pace()
@@ -147,6 +150,23 @@ class MlxBackend:
             calls, self._calls = self._calls, []
         for call in calls:
             call()
+        began = time.monotonic()
+        # A fast model's step takes little more than this turn's work: what nothing asks for is left out.
+        if calls or self._restless or began >= self._attend_at:
+            self._attend()
+            self._attend_at = began + ATTEND_SECONDS
+            began = time.monotonic()
+        urgent = [self._step(resident) for resident in self._residents.all() if resident.busy]
+        if not urgent or any(urgent) or self._pace.due(began, time.monotonic()):
+            self._hand_on()
+
+    @property
+    def _restless(self) -> bool:
+        """Whether something may come to pass without a call: a job enters, a model loads, a deadline ends."""
+        return not self._serving or self._waiting.restless or self._residents.changing
+
+    def _attend(self) -> None:
+        """Everything but the step: models come and go; jobs leave, are held, enter, are late."""
         if not self._preloading and not self._serving:
             self._serving = True
             self._channel.send(Serving(self._slots))
@@ -160,10 +180,6 @@ class MlxBackend:
         self._waiting.expire()
         if self._beat.rows:
             # A step takes its time, the more so with a prompt in it: what is known goes out before it.
-            self._hand_on()
-        began = time.monotonic()
-        urgent = [self._step(resident) for resident in self._residents.all() if resident.busy]
-        if not urgent or any(urgent) or self._pace.due(began, time.monotonic()):
             self._hand_on()
 
     def _idle_seconds(self) -> float:
@@ -303,7 +319,7 @@ class MlxBackend:
                 row.job.steps_after_cancel += 1
         urgent = False
         for row, end in advanced:
-            urgent = urgent or row.prepared.watched or row.generated == 1
+            urgent = urgent or row.watched or row.generated == 1
             if end is not None:
                 self._take_output(row)
                 self._tell(row.job, end)

@@ -49,6 +49,24 @@ def test_a_template_gets_the_settings_it_reads_and_no_others(tmp_path: Path) -> 
     assert rendered(plain, tokenize=True, add_generation_prompt=False, enable_thinking=True) == "Hi"
 
 
+@pytest.mark.parametrize("text", ["Hi", "  two  spaces\n\n", "<|im_end|>x", "🧲鉄 é\u200b", "a" * 3_000])
+def test_a_prompt_is_tokenized_whole_whatever_the_tokenizers_file_cuts_or_pads(
+    tmp_path: Path, text: str
+) -> None:
+    plain = text_model(tmp_path / "plain")
+    shutil.copytree(FIXTURE, tmp_path / "cut")
+    file = tmp_path / "cut" / "tokenizer.json"
+    cutting = Tokenizer.from_file(str(file))
+    cutting.enable_truncation(8)
+    cutting.enable_padding(length=4_096)
+    cutting.save(str(file))
+    request = ask(text)
+    rendered_text = plain.render_text(request.messages, None, {})
+    expected = plain.tokenizer.encode(rendered_text, add_special_tokens=False)
+    for model in (plain, text_model(tmp_path / "cut")):
+        assert model.render(request).tokens == expected
+
+
 def test_history_calls_reach_the_template_as_objects(tmp_path: Path) -> None:
     model = text_model(tmp_path / "m")
     call = {"type": "function", "id": "call_1", "function": {"name": "f", "arguments": {"x": [1, None]}}}
