@@ -44,6 +44,8 @@ class Interpreter(Protocol):
 
     def feed(self, text: str, token_id: int | None = None) -> list[Event]: ...
 
+    def feed_plain(self, text: str) -> TextDelta | ReasoningDelta | None: ...
+
     def finish(self, cause: Literal["stop", "length"]) -> list[Event]: ...
 
 
@@ -87,6 +89,8 @@ class JobPipeline:
     def feed(self, tokens: Sequence[Token], *, joined: bool = False) -> list[Piece]:
         """The pieces these tokens add; `joined`: in as few as can be. Tokens after the end aren't counted."""
         self._open()
+        if joined and self._fed_at_once(tokens):
+            return self._taken(joined=True)
         interpreter = self._interpreter
         for token in tokens:
             if self.done:
@@ -104,6 +108,19 @@ class JobPipeline:
                 if len(self._pieces) - before > 1:
                     self._pieces[before:] = join(self._pieces[before:])
         return self._taken(joined=joined)
+
+    def _fed_at_once(self, tokens: Sequence[Token]) -> bool:
+        """Text that is only text needs no look at each token, unless its tokens are asked for one by one."""
+        if self.done or self.stop_wanted or self._stop is not None or self._tokens is not None:
+            return False
+        event = self._interpreter.feed_plain("".join([token.text for token in tokens]))
+        if event is None:
+            return False
+        self.completion_tokens += len(tokens)
+        if isinstance(event, ReasoningDelta):
+            self.reasoning_tokens += len(tokens)
+        self._take([event])
+        return True
 
     def finish(self, cause: Literal["stop", "length"]) -> list[Piece]:
         """The engine has ended by itself: the last pieces. Then `finish_reason` or `error` is set."""

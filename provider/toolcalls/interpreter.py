@@ -73,19 +73,33 @@ class OutputInterpreter:
         if self._deaf:
             self._reasoning = False
             return []
+        if (plain := self.feed_plain(text)) is not None:
+            return [plain]
         parser = self._parser
-        if parser.at_rest and text and not self._told_to_stop and self._special.search(text) is None:
-            self._reasoning = parser.in_reasoning
-            if self._reasoning:
-                parser.skip(len(text))
-                return [ReasoningDelta(text)]
-            if self._delivery.at_rest:
-                return [TextDelta(text, parser.skip(len(text)))]
         was = parser.in_reasoning
         parser.push(text, token_id)
         events = self._drain()
         self._reasoning = was or parser.in_reasoning
         return events
+
+    def feed_plain(self, text: str) -> TextDelta | ReasoningDelta | None:
+        """`feed` for the text of any number of tokens, if none of them can mean anything but itself here.
+
+        `None`: nothing was fed; feed them one by one.
+        """
+        parser = self._parser
+        if self._deaf or self._told_to_stop or not parser.at_rest or not text:
+            return None
+        if self._special.search(text) is not None:
+            return None
+        if parser.in_reasoning:
+            self._reasoning = True
+            parser.skip(len(text))
+            return ReasoningDelta(text)
+        if not self._delivery.at_rest:
+            return None
+        self._reasoning = False
+        return TextDelta(text, parser.skip(len(text)))
 
     def finish(self, cause: Cause) -> list[Event]:
         """Generation has ended: by the model (`stop`, also when it was told to) or by `max_tokens`."""

@@ -123,6 +123,52 @@ def test_batches_and_cuts_change_nothing(text: str, size: int, batch: int) -> No
     assert one.finish_reason == other.finish_reason
 
 
+XML_CALL = "<function=get_weather>\n<parameter=city>\nBern\n</parameter>\n</function>"
+FRAGMENTS = {
+    Family.QWEN: (CALL, f"<tool_call>{XML_CALL}</tool_call>", "<think>", "</think>", "<tool", "{", "```\n"),
+    Family.LLAMA: ('{"name": "get_weather", "parameters": {"city": "Bern"}}', "<|python_tag|>", "{", "; "),
+    Family.GPT_OSS: (
+        "<|channel|>analysis<|message|>",
+        "<|channel|>final<|message|>",
+        "<|end|><|start|>assistant",
+        '<|channel|>commentary to=functions.get_weather<|message|>{"city": "Bern"}<|call|>',
+    ),
+}
+PLAIN = ("so ", "the harbour", " is", " quiet ", ".", "漢字", "\n", " ", "a < b")
+
+
+@given(st.data(), st.sampled_from(sorted(FRAGMENTS)), st.booleans())
+def test_tokens_that_come_together_say_the_same(data: st.DataObject, family: Family, parallel: bool) -> None:
+    fragment = st.one_of(st.sampled_from(PLAIN), st.sampled_from(PLAIN + FRAGMENTS[family]))
+    text = "".join(data.draw(st.lists(fragment, max_size=12)))
+    found = tokens(text, data.draw(st.integers(1, 9)), family)
+    batch = data.draw(st.integers(2, 30))
+    rules: dict[str, Any] = {
+        "family": family,
+        "tools": data.draw(st.sampled_from(({}, TOOLS))),
+        "contract": data.draw(st.sampled_from(("malibu", "strict"))),
+        "delivery": data.draw(st.sampled_from(("whole", "incremental", "buffered"))),
+        "parallel": parallel,
+        "include_reasoning": True,
+    }
+    ends = []
+    for joined in (False, True):
+        pipe = pipeline(**rules)
+        pieces: list[Piece] = []
+        for start in range(0, len(found), batch):
+            if not pipe.done:
+                pieces += pipe.feed(found[start : start + batch], joined=joined)
+        if not pipe.done:
+            pieces += pipe.finish("stop")
+        told = [
+            (kind, "".join(piece.text for piece in run))
+            for kind, run in itertools.groupby(pieces, key=lambda piece: piece.kind)
+        ]
+        error = None if pipe.error is None else pipe.error.code
+        ends.append((told, pipe.finish_reason, error, pipe.completion_tokens, pipe.reasoning_tokens))
+    assert ends[0] == ends[1]
+
+
 def test_reasoning_counts_whether_it_is_shown_or_not() -> None:
     text = "<think>hmm, let me see</think>yes"
     shown, hidden = pipeline(include_reasoning=True), pipeline()
