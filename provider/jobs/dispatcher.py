@@ -187,10 +187,7 @@ class JobDispatcher:
     def acknowledged(self, job_id: str, attempt: int, seq: int) -> None:
         """The gateway has everything up to `seq`; with the terminal frame among it the job is over."""
         over, released = self._outbox.acknowledge(job_id, attempt, seq)
-        for released_id in released:
-            generation = self._jobs[released_id].generation
-            if generation is not None:
-                generation.pause(False)
+        self._go_on(released)
         if over:
             job = self._jobs[job_id]
             job.advance(JobEvent.ACKNOWLEDGE)
@@ -200,6 +197,8 @@ class JobDispatcher:
         """The gateway waits for this job's frames from `from_seq` on."""
         if not self._outbox.resume(job_id, attempt, from_seq):
             raise RuntimeError("the ledger and the outbox disagree about a job")
+        # What the gateway has already is forgotten with it: there may be nothing left to acknowledge.
+        self._go_on(self._outbox.released())
         self.wake()
 
     def abandoned(self, job_id: str, reason: str) -> None:
@@ -208,6 +207,8 @@ class JobDispatcher:
         log.info("job_abandoned", job_id=job_id, attempt=job.attempt, reason=reason)
         self._runner.abandon(job)
         self._forget(job)
+        # Its room is the others' now, who may wait for just that.
+        self._go_on(self._outbox.released())
         self._changed()
 
     def drain_requested(self, deadline_ms: int | None) -> None:
@@ -245,6 +246,12 @@ class JobDispatcher:
         for job in self.ledger:
             self.ledger.close(job)
             self.abandoned(job.job_id, "link_lost")
+
+    def _go_on(self, released: list[str]) -> None:
+        for job_id in released:
+            generation = self._jobs[job_id].generation
+            if generation is not None:
+                generation.pause(False)
 
     def _forget(self, job: Job) -> None:
         del self._jobs[job.job_id]

@@ -236,7 +236,7 @@ class Outbox:
         self.bytes += job.bytes - before
         if over:
             self.drop(job_id)
-        return over, self._released()
+        return over, self.released()
 
     def rewind(self) -> None:
         """A new link stands: forget what the old one was sent, pull nothing but what `resume` then names."""
@@ -266,7 +266,8 @@ class Outbox:
     def _over(self, job: JobOutbox) -> bool:
         return job.bytes > self._job_bytes or self.bytes > self._total_bytes
 
-    def _released(self) -> list[str]:
+    def released(self) -> list[str]:
+        """The jobs whose decoding may go on, each named once; `resume` and `drop` free room, too."""
         released: list[str] = []
         if self._tight and self.bytes <= self._total_bytes * 3 // 4:
             for job_id in [*self._tight]:

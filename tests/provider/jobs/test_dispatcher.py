@@ -12,10 +12,12 @@ import pytest
 import pytest_asyncio
 
 from gateway_protocol.answer import AnswerCollector
+from gateway_protocol.limits import OUTBOX_JOB_BYTES
 from gateway_protocol.messages import JobCancel, JobCompleted, JobFailed, JobRejected
 from gateway_protocol.receipts import Terminal, request_sha256, response_sha256, verify_receipt
 from gateway_protocol.session import events
 from gateway_protocol.signing import jwks
+from provider.jobs.pieces import OVERHEAD_BYTES
 from provider.jobs.plan import AnswerRules
 from tests.fakes.core import Core, offer, write_script
 from tests.fakes.fake_gateway import FakeGateway, FakeLink
@@ -415,6 +417,36 @@ async def test_a_full_outbox_makes_decoding_wait(tmp_path: Path, gateway: FakeGa
         assert steps < 1_500
         assert isinstance(found[-1].terminal, JobCompleted)
         assert found[-1].terminal.usage.completion_tokens == 1_500
+
+
+@pytest.mark.asyncio
+async def test_decoding_that_waits_goes_on_when_a_new_link_says_what_arrived(
+    tmp_path: Path, gateway: FakeGateway
+) -> None:
+    long = {"match": "long", "text": "abcdefgh" * 1_500_000, "chars_per_token": 8_000, "ms_per_token": 1}
+    script = write_script(tmp_path / "s.jsonl", long, {"text": "short"})
+    async with Core(script, gateway.url, chance=lambda: 0.0) as core:
+        link = await gateway.link()
+        link.acknowledging = False
+        await link.send(offer("a", "long"))
+        await eventually(lambda: core.jobs.outbox_bytes > OUTBOX_JOB_BYTES)
+        # The engine reads in order: once it has answered this one, the other is held back.
+        await link.send(offer("b"))
+        await eventually(lambda: core.jobs.states()["settling"] == 1)
+        # All that was made arrives and none of it is acknowledged: the link is cut before.
+        arrived = 0
+        while arrived < core.jobs.outbox_bytes:
+            await link.until(events.ChunkReceived)
+            chunks = [frame for frame in link.received if '"job_chunk"' in frame]
+            arrived = sum(len(frame) + OVERHEAD_BYTES for frame in chunks)
+        link.cut()
+        link = await gateway.link()
+        ended = (await link.until(events.JobEnded)).terminal
+        if ended.job_id == "b":
+            ended = (await link.until(events.JobEnded)).terminal
+        assert isinstance(ended, JobCompleted)
+        assert ended.usage.completion_tokens == 1_500
+        await eventually(lambda: core.jobs.outbox_bytes == 0)
 
 
 @pytest.mark.asyncio

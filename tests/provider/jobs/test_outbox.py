@@ -150,6 +150,20 @@ def test_a_cancelled_job_forgets_what_was_not_sealed() -> None:
         outbox.finish("j", terminal)
 
 
+def test_the_room_of_a_job_that_is_dropped_is_the_others() -> None:
+    outbox = Outbox(job_bytes=6_000, total_bytes=6_000)
+    for job_id in "ab":
+        outbox.open(job_id, 1, seal)
+    assert outbox.append("a", [text("x" * 5_000)]) is False
+    assert outbox.append("b", [text("y" * 1_000)]) is True
+    drain(outbox)
+    # All of b's text has arrived: it waits for nothing but what a still holds.
+    assert outbox.acknowledge("b", 1, 0) == (False, [])
+    outbox.drop("a")
+    assert outbox.released() == ["b"]
+    assert outbox.released() == []
+
+
 class CutLinks(RuleBasedStateMachine):
     """Two jobs, one link that is cut at will; the gateway's side holds what arrived."""
 
@@ -236,6 +250,12 @@ class CutLinks(RuleBasedStateMachine):
         for job_id in self.made:
             if job_id not in self.forgotten:
                 assert self.outbox.resume(job_id, 1, len(self.got[job_id]))
+        self.waiting -= set(self.outbox.released())
+
+    @invariant()
+    def who_waits_has_something_unacknowledged(self) -> None:
+        if self.outbox.bytes == 0:
+            assert not self.waiting
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
