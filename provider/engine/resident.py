@@ -241,9 +241,6 @@ class ResidentModel:
             self._keep(row, kept.tokens, kept.cache)
         return end
 
-    def held_rows(self) -> list[Row]:
-        return [row for row, _ in self._held.values()]
-
     def reset(self) -> list[Row]:
         """Start a new batch: a failed step leaves the old one in an unknown state. Returns the lost rows."""
         lost = self.rows()
