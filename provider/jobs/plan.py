@@ -13,6 +13,7 @@ from typing import Any, Literal
 from gateway_protocol.families import Family
 from gateway_protocol.limits import MESSAGES_DEFAULT
 from gateway_protocol.openai_types import AUTO, CheckedRequest, Contract, ToolChoice
+from gateway_protocol.template_input import template_tools
 from gateway_protocol.validation import check_for_model, check_request
 from provider.engine.base import Admitted, Constraint, GenerationRequest, ModelInfo, SamplingParams
 from provider.toolcalls import CallPolicy
@@ -52,7 +53,7 @@ class Plan:
             generation_id=generation_id,
             model=self.info.id,
             messages=req.messages,
-            tools=None if not tools or req.tool_choice.kind == "none" else tools,
+            tools=None if not tools or req.tool_choice.kind == "none" else template_tools(req.tools),
             template_kwargs=self._template_kwargs(),
             sampling=_sampling(req),
             max_tokens=req.max_tokens,

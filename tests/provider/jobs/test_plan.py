@@ -165,7 +165,7 @@ def test_delivery(stream: bool, streaming: Any, admitted: Admitted, delivery: st
 def test_a_family_without_calls_is_given_its_tools_and_never_held() -> None:
     info = replace(INFO, family=Family.NONE)
     generation = planned(info, tools=[TOOL], tool_choice="required").generation("j", None)
-    assert generation.tools == [TOOL]
+    assert [tool["function"]["name"] for tool in generation.tools or ()] == ["f"]
     assert generation.constraint is None
 
 
@@ -214,3 +214,17 @@ def test_the_policy_knows_where_reasoning_stands() -> None:
     policy = planned().call_policy(Admitted(1, 0, 10, reasoning_open=True))
     assert policy.think == ("<think>", "</think>")
     assert policy.reasoning_open
+
+
+def test_what_a_tool_leaves_out_or_null_does_not_reach_the_chat_template() -> None:
+    schema = {"type": "object", "required": None, "properties": {"x": {"type": "string", "default": None}}}
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "description": None, "strict": None, "parameters": schema},
+    }
+    (shown,) = planned(tools=[tool]).generation("j", None).tools or ()
+    assert shown["function"] == {
+        "name": "f",
+        "description": "",
+        "parameters": {"type": "object", "properties": {"x": {"type": "string", "default": None}}},
+    }
