@@ -21,6 +21,7 @@ from provider.engine.base import GenerationRequest, Rejected
 from provider.engine.detokenize import vocabulary_of
 from provider.engine.grammars import Grammars, open_tokenizer
 from provider.engine.model_folder import read_json
+from provider.engine.prompt_tokens import PromptTokens
 from provider.engine.spec import ModelSpec
 
 # Harmony's end tokens are part of its markup: the parser needs to see them.
@@ -65,6 +66,11 @@ class TextModel:
         # Some models come with code in place of a template; mlx-lm brings it along.
         self._renderer = getattr(wrapper, "_chat_template", None)
         self._backend = _backend_of(self.tokenizer)
+        self._tokens = (
+            None
+            if self._backend is None
+            else PromptTokens(self._backend, self.tokenizer.added_tokens_decoder)
+        )
         self.vocabulary = vocabulary_of(self.tokenizer)
         self.sampling_defaults: Mapping[str, Any] = generation
         self.end_tokens = _end_tokens(config, generation, self.tokenizer)
@@ -77,7 +83,7 @@ class TextModel:
     def render(self, request: GenerationRequest) -> Prompt:
         """Raises `PromptRefused` with the template's own words."""
         text = self.render_text(request.messages, request.tools, request.template_kwargs)
-        tokens = self._encode(text)
+        tokens = self._encode(text, request.tenant)
         if not tokens:
             raise PromptRefused(_refusal("the conversation renders to an empty prompt"))
         think = self.spec.think
@@ -87,13 +93,11 @@ class TextModel:
             self._boundaries(request, text, tokens) if self.wants_boundaries else (),
         )
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str, tenant: str | None = None) -> list[int]:
         """The template has written what special tokens there are: none is added."""
-        if self._backend is None:
+        if self._tokens is None:
             return list(self.tokenizer.encode(text, add_special_tokens=False))
-        # Without each token's place in the text, which costs a third of the time and which nobody needs.
-        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=False)
-        return list(encoding.ids)
+        return self._tokens.encode(text, tenant)
 
     def _boundaries(self, request: GenerationRequest, text: str, tokens: list[int]) -> tuple[int, ...]:
         """Where the first user message begins (after system prompt and tools) and where the answer does."""
