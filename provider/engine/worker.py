@@ -291,6 +291,7 @@ class MlxBackend:
                     resident.hold(row)
                 elif not row.job.paused and row.uid is None:
                     end = resident.release(row)
+                    self._beat.generated_tokens += 1
                     self._take_output(row)
                     if end is not None:
                         self._tell(row.job, end)

@@ -332,12 +332,13 @@ async def test_a_paused_row_goes_on_exactly_where_it_was(engine: EngineProcess) 
     wild = SamplingParams(temperature=1.4, top_k=0, top_p=1.0, seed=5, frequency_penalty=0.5)
     free = await run(engine, say("Any", sampling=wild, max_tokens=60))
     for request, expected in ((logged, whole), (say("Any", sampling=wild, max_tokens=60), free)):
+        others, counted = 0, engine.status().generated_tokens
         generation = engine.submit(request)
         outcome = await until_tokens(generation, 3)
         for _ in range(3):
             generation.pause(True)
             # Another job runs meanwhile: the batch changes its shape under the one held back.
-            await run(engine, known(DIALOGUES[0]))
+            others += (await run(engine, known(DIALOGUES[0]))).finished.generated + 5
             before = engine.status().generated_tokens
             await run(engine, known(DIALOGUES[0], max_tokens=5))
             assert engine.status().generated_tokens == before + 5
@@ -347,6 +348,7 @@ async def test_a_paused_row_goes_on_exactly_where_it_was(engine: EngineProcess) 
         outcome = await to_end(generation, outcome)
         assert outcome.ids == expected.ids
         assert outcome.finished == expected.finished
+        assert engine.status().generated_tokens == counted + others + outcome.finished.generated
         for got, wanted in zip(outcome.tokens, expected.tokens, strict=True):
             assert (got.logprob is None) == (wanted.logprob is None)
             if got.logprob is not None and wanted.logprob is not None:

@@ -20,7 +20,7 @@ def hand_overs(step_seconds: float, seconds: float = 1.0) -> list[float]:
     return times
 
 
-@pytest.mark.parametrize("step", [PACE_SECONDS, 0.02, 0.5])
+@pytest.mark.parametrize("step", [PACE_SECONDS, 0.025, 0.5])
 def test_a_slow_model_hands_on_each_step(step: float) -> None:
     times = hand_overs(step, 100 * step)
     assert len(times) >= 100
