@@ -16,7 +16,7 @@ class Amount:
 
     streams: tuple[int, ...] = (1, 4, 8, 16)
     chat_rounds: int = 5
-    chat_tokens: int = 256
+    chat_tokens: int = 384
     seeded_rounds: int = 2
     seeded_tokens: int = 128
     tools_rounds: int = 3
