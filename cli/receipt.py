@@ -15,6 +15,7 @@ from cli.setup import paths
 from gateway_protocol.keys import jwks
 from gateway_protocol.receipts import UnreadableRecord, Verdict, Verification, read_response, verify
 from provider.errors import ProviderError, UnknownStateError, UsageError
+from provider.link.unreachable import unreachable_words
 from provider.system.identity import KEY_FILE, load_identity
 
 _FETCH_SECONDS = 10.0
@@ -86,13 +87,15 @@ def _known_keys(keys: str | None) -> Mapping[str, Any]:
 
 
 def _words(error: Exception) -> str:
-    """Without Python's brackets and numbers: urllib wraps what really went wrong."""
-    cause = error.reason if type(error) is urllib.error.URLError else error
+    """urllib wraps what really went wrong."""
+    if isinstance(error, urllib.error.HTTPError):
+        return str(error)
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, UnicodeDecodeError):
         return "what it answers is not UTF-8"
-    if isinstance(cause, http.client.HTTPException):
-        return "it doesn't answer as a web server does"
-    return (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
+    if isinstance(cause, OSError | http.client.HTTPException):
+        return unreachable_words(cause)
+    return str(cause)
 
 
 def _own_keys() -> Mapping[str, Any]:

@@ -46,6 +46,7 @@ from provider.config import Settings
 from provider.engine.launch import find_openblas
 from provider.engine.model_folder import weight_bytes
 from provider.errors import ConfigError, ProviderError, UnknownStateError
+from provider.link.unreachable import unreachable_words
 from provider.models.catalogue import DEMO_MODEL
 from provider.system.identity import KEY_FILE
 from provider.system.lock import is_held
@@ -192,8 +193,10 @@ def _gateway(settings: Settings, status: Mapping[str, Any] | None) -> list[Check
     try:
         skew = _ask_time(parts)
     except (OSError, UnicodeError, http.client.HTTPException) as error:
-        trouble = str(error) or type(error).__name__
-        return [check_gateway(origin, trouble), unknown("clock", "the gateway can't be asked")]
+        return [
+            check_gateway(origin, unreachable_words(error)),
+            unknown("clock", "the gateway can't be asked"),
+        ]
     return [check_gateway(origin, None), check_clock(skew)]
 
 

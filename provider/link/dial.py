@@ -26,6 +26,7 @@ from gateway_protocol.limits import (
 from gateway_protocol.messages import SUBPROTOCOL, CloseCode
 from provider.link.backoff import Verdict, verdict_for_http
 from provider.link.supervisor import LinkEnd
+from provider.link.unreachable import unreachable_words
 
 SEND_BUFFER_BYTES = 256 * KIB
 
@@ -107,15 +108,13 @@ async def dial(settings: LinkSettings) -> ClientConnection:
         status = error.response.status_code
         raise DialFailed(verdict_for_http(status), f"http_{status}", _http_words(status)) from None
     except ssl.SSLError as error:
-        words = getattr(error, "verify_message", None) or error.reason or "no TLS connection"
-        raise DialFailed(Verdict.WAIT, "tls", words) from None
+        raise DialFailed(Verdict.WAIT, "tls", unreachable_words(error)) from None
     except InvalidHandshake as error:
         raise DialFailed(Verdict.WAIT, "no_websocket", type(error).__name__) from None
     except TimeoutError:
         raise DialFailed(Verdict.RETRY, "timeout", "the gateway doesn't answer") from None
     except (OSError, EOFError) as error:
-        words = getattr(error, "strerror", None) or type(error).__name__
-        raise DialFailed(Verdict.RETRY, "unreachable", words) from None
+        raise DialFailed(Verdict.RETRY, "unreachable", unreachable_words(error)) from None
     _bound_send_buffer(socket)
     if socket.subprotocol != SUBPROTOCOL:
         await hang_up(socket, CloseCode.NORMAL, settings.timers.close)
