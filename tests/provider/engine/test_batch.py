@@ -159,7 +159,7 @@ def moving_takes(tiny: Tiny, kind: type[BatchGenerator]) -> float:
 
 def test_a_prompts_cache_moves_on_without_a_copy(tiny: Tiny) -> None:
     # Copies are made layer by layer, of which this model has three.
-    assert moving_takes(tiny, BatchGenerator) > 0.3
+    assert moving_takes(tiny, BatchGenerator) > 0.25
     assert moving_takes(tiny, MaskedBatchGenerator) < 0.15
 
 
