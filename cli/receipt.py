@@ -15,7 +15,7 @@ from cli.setup import paths
 from gateway_protocol.keys import jwks
 from gateway_protocol.receipts import UnreadableRecord, Verdict, Verification, read_response, verify
 from provider.errors import ProviderError, UnknownStateError, UsageError
-from provider.link.unreachable import unreachable_words
+from provider.unreachable import unreachable_words
 from provider.system.identity import KEY_FILE, load_identity
 
 _FETCH_SECONDS = 10.0

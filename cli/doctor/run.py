@@ -46,7 +46,7 @@ from provider.config import Settings
 from provider.engine.launch import find_openblas
 from provider.engine.model_folder import weight_bytes
 from provider.errors import ConfigError, ProviderError, UnknownStateError
-from provider.link.unreachable import unreachable_words
+from provider.unreachable import unreachable_words
 from provider.models.catalogue import DEMO_MODEL
 from provider.system.identity import KEY_FILE
 from provider.system.lock import is_held

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.exceptions import InvalidProxy, InvalidStatus, ProxyError, WebSocketException
 from websockets.typing import Subprotocol
 
 from gateway_protocol.limits import (
@@ -26,7 +26,7 @@ from gateway_protocol.limits import (
 from gateway_protocol.messages import SUBPROTOCOL, CloseCode
 from provider.link.backoff import Verdict, verdict_for_http
 from provider.link.supervisor import LinkEnd
-from provider.link.unreachable import unreachable_words
+from provider.unreachable import unreachable_words
 
 SEND_BUFFER_BYTES = 256 * KIB
 
@@ -104,22 +104,32 @@ async def dial(settings: LinkSettings) -> ClientConnection:
     )
     try:
         socket = await attempt
-    except InvalidStatus as error:
-        status = error.response.status_code
-        raise DialFailed(verdict_for_http(status), f"http_{status}", _http_words(status)) from None
-    except ssl.SSLError as error:
-        raise DialFailed(Verdict.WAIT, "tls", unreachable_words(error)) from None
-    except InvalidHandshake as error:
-        raise DialFailed(Verdict.WAIT, "no_websocket", type(error).__name__) from None
-    except TimeoutError:
-        raise DialFailed(Verdict.RETRY, "timeout", "the gateway doesn't answer") from None
-    except (OSError, EOFError) as error:
-        raise DialFailed(Verdict.RETRY, "unreachable", unreachable_words(error)) from None
+    # A proxy of a kind that needs a package more is an ImportError.
+    except (OSError, EOFError, UnicodeError, ImportError, WebSocketException) as error:
+        raise _failed(error) from None
     _bound_send_buffer(socket)
     if socket.subprotocol != SUBPROTOCOL:
         await hang_up(socket, CloseCode.NORMAL, settings.timers.close)
         raise DialFailed(Verdict.WAIT, "no_subprotocol", "the other side is no gateway of this protocol")
     return socket
+
+
+def _failed(error: Exception) -> DialFailed:
+    match error:
+        case InvalidStatus():
+            status = error.response.status_code
+            return DialFailed(verdict_for_http(status), f"http_{status}", _http_words(status))
+        case ssl.SSLError():
+            return DialFailed(Verdict.WAIT, "tls", unreachable_words(error))
+        case ImportError() | InvalidProxy() | ProxyError():
+            # Its own words may hold the proxy's password.
+            words = "the proxy of this machine's settings can't be used; change it, or set NO_PROXY"
+            return DialFailed(Verdict.WAIT, "proxy", words)
+        case WebSocketException():
+            return DialFailed(Verdict.WAIT, "no_websocket", "it doesn't answer as a gateway does")
+        case TimeoutError():
+            return DialFailed(Verdict.RETRY, "timeout", "the gateway doesn't answer")
+    return DialFailed(Verdict.RETRY, "unreachable", unreachable_words(error))
 
 
 def _bound_send_buffer(socket: ClientConnection) -> None:

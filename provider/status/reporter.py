@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import structlog
 
+from provider.unreachable import unreachable_words
+
 log = structlog.get_logger("reporter")
 
 Snapshot = Mapping[str, Any]
@@ -186,5 +188,12 @@ async def post(session: aiohttp.ClientSession, url: str, token: str) -> str | No
         return "no answer in time"
     except aiohttp.ClientConnectorCertificateError:
         return "its certificate isn't valid"
+    except aiohttp.ClientConnectorError as error:
+        return unreachable_words(error.os_error)
+    except aiohttp.ServerDisconnectedError:
+        return unreachable_words(EOFError())
+    except (aiohttp.InvalidURL, UnicodeError):
+        # Only an attempt tells which names no host can have.
+        return unreachable_words(UnicodeError())
     except (aiohttp.ClientError, OSError) as error:
-        return type(error).__name__
+        return unreachable_words(error)

@@ -232,7 +232,28 @@ async def test_a_refusal_and_a_redirect_are_failures(status: int, words: str) ->
 @pytest.mark.asyncio
 async def test_nobody_there_is_a_failure() -> None:
     async with aiohttp.ClientSession() as session:
-        assert await post(session, "http://127.0.0.1:1/x", "token") == "ClientConnectorError"
+        said = await post(session, "http://127.0.0.1:1/x", "token")
+    assert said == "nothing listens there (connection refused)"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
+async def test_a_name_that_no_host_can_have_is_a_failure_like_any_other(host: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        said = await post(session, f"http://{host}/x", "token")
+    assert said == "its name is no host's name"
+
+
+@pytest.mark.asyncio
+async def test_one_that_hangs_up_is_a_failure_told_in_words() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server, aiohttp.ClientSession() as session:
+        said = await post(session, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x", "token")
+    assert said == "it closed the connection at once"
 
 
 @pytest.mark.asyncio
