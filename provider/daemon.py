@@ -22,6 +22,7 @@ from provider.blocking_work import in_daemon_thread
 from provider.errors import ConfigError, ProviderError, UsageError
 from provider.link.presence import Identity
 from provider.live_config import LOOK_SECONDS, LiveConfig, Stamps
+from provider.logs import LastingStream
 from provider.policy.pause import OwnerPause, PauseFile
 from provider.serving import Serving, ServingPlan
 from provider.status.control import ControlServer
@@ -273,8 +274,8 @@ def on_signals(handler: Callable[[], None]) -> None:
 
 
 def say(line: str) -> None:
-    """A line for the person at the terminal."""
-    print(line, file=sys.stderr, flush=True)
+    """A line for the person at the terminal, if there still is one."""
+    print(line, file=LastingStream(sys.stderr), flush=True)
 
 
 def note(line: str) -> None:

@@ -6,6 +6,7 @@ whose key names such a thing is dropped here as a last guard.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -41,6 +42,25 @@ class LogStream(Protocol):
     def flush(self) -> object: ...
 
     def isatty(self) -> bool: ...
+
+
+class LastingStream:
+    """A terminal or file of somebody else's, which may be gone or full: that loses lines and no more."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str, /) -> None:
+        # A closed stream is a ValueError.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
 
 
 LOG_FILE_BYTES = 10 * 1024 * 1024
@@ -113,7 +133,7 @@ def configure_logs(
     stream: LogStream | None = None,
 ) -> None:
     """Set up logging for this process. `auto`: console on a terminal, JSON elsewhere."""
-    out = stream or sys.stderr
+    out = stream or LastingStream(sys.stderr)
     console = style == "console" or (style == "auto" and out.isatty())
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=out.isatty(), sort_keys=False)

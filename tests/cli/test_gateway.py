@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import Running, command, free_port
+from tests.cli.processes import COMMAND, Running, command, environment, free_port
 
 MODEL = "mlx-community/Qwen3-8B-4bit"
 
@@ -89,3 +90,37 @@ def test_without_keys_only_this_machine_may_be_served(home: Path) -> None:
     assert refused.returncode == 2
     assert "gateway key add" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+def health(port: int) -> bytes | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as response:
+            found: bytes = response.read()
+            return found
+    except OSError:
+        return None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file here that is always full")
+def test_a_gateway_whose_log_is_on_a_full_disk_goes_on(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    port = free_port()
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen(
+            [COMMAND, "gateway", "--port", str(port)],
+            env=environment(home),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=full,
+        ) as gateway,
+    ):
+        try:
+            soon = time.monotonic() + 60
+            while (answer := health(port)) is None and gateway.poll() is None and time.monotonic() < soon:
+                time.sleep(0.1)
+            assert answer is not None
+            assert json.loads(answer) == {"status": "ok"}
+        finally:
+            gateway.terminate()
+        assert gateway.wait(60) == 0

@@ -93,6 +93,14 @@ def test_where_no_new_file_can_be_opened_the_log_goes_on_in_the_old_one(tmp_path
     assert kept == ["one 000000000000000000000\n", "four\n"]
 
 
+def test_a_stream_that_is_gone_loses_lines_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = io.StringIO()
+    monkeypatch.setattr("sys.stderr", gone)
+    configure_logs("info", "json")
+    gone.close()
+    structlog.get_logger().info("started")
+
+
 def test_the_daemon_logs_to_such_a_file(tmp_path: Path) -> None:
     log = RotatingFile(tmp_path / "daemon.log")
     configure_logs("info", "auto", log)
