@@ -11,6 +11,7 @@ streams = 4                      # optional
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import os
@@ -18,7 +19,8 @@ import re
 import secrets
 import tempfile
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -117,13 +119,22 @@ def _count(name: str, entry: dict[str, Any], field: str) -> int | None:
 def load_keys(path: Path) -> KeyRing:
     """Read a keys file. Raises `KeysError`; a file that isn't there is one, so that a typo opens nothing."""
     try:
-        return parse_keys(path.read_text(encoding="utf-8"))
+        text = _text(path)
     except FileNotFoundError:
         raise KeysError(f"no such file: {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeysError(f"can't read {path}: {error}") from None
+    except OSError as error:
+        raise KeysError(f"can't read {path}: {error.strerror}") from None
+    try:
+        return parse_keys(text)
     except KeysError as error:
         raise KeysError(f"{path}: {error}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise KeysError(f"{path}: not UTF-8") from None
 
 
 class KeysFile:
@@ -191,14 +202,34 @@ def with_new_key(text: str, name: str, *, created: str, admin: bool = False) -> 
 
 
 def add_key(path: Path, name: str, *, created: str, admin: bool = False) -> str:
-    """Add a key to the file, which is made (mode 0600) if it isn't there. Returns the secret."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    changed, secret = with_new_key(text, name, created=created, admin=admin)
+    """Add a key to the file, which is made (mode 0600) if it isn't there. Returns the secret.
+
+    Raises `KeysError` or `OSError`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    with _alone_in(path.parent):
+        text = _text(path) if path.exists() else ""
+        changed, secret = with_new_key(text, name, created=created, admin=admin)
+        _replace(path, changed)
+    return secret
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold others off that would add a key to what was there before: their keys or ours would be lost."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole or not at all."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # mode 0600
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(changed)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    return secret

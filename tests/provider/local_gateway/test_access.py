@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import ipaddress
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from provider.local_gateway.api_keys import add_key
+from provider.local_gateway.api_keys import add_key, load_keys
 from provider.local_gateway.server import GatewayConfigError, LocalGateway, create_gateway
 from provider.local_gateway.settings import Access, Caps, GatewaySettings
 from tests.fakes.fake_provider import MODEL, FakeProvider, stuck
@@ -44,6 +45,17 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
+
+
+def test_keys_that_are_added_at_once_are_all_kept(keys_file: Path) -> None:
+    def add(number: int) -> str:
+        return add_key(keys_file, f"key{number}", created=CREATED)
+
+    with ThreadPoolExecutor(24) as together:
+        secrets = list(together.map(add, range(24)))
+    ring = load_keys(keys_file)
+    assert [key for secret in secrets if (key := ring.find(secret)) is None] == []
+    assert [path.name for path in keys_file.parent.iterdir()] == [keys_file.name]
 
 
 @pytest.mark.asyncio
