@@ -39,12 +39,25 @@ def ask(
         response = connection.getresponse()
         document = json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise UnknownStateError(f"the daemon doesn't answer ({error or type(error).__name__})") from None
+        raise UnknownStateError(f"the daemon doesn't answer ({_words(error, seconds)})") from None
     finally:
         connection.close()
     if response.status != 200 or not isinstance(document, dict):
         raise UnknownStateError(f"the daemon refused `{command}` ({response.status})")
     return document
+
+
+def _words(error: Exception, seconds: float) -> str:
+    match error:
+        case FileNotFoundError() | ConnectionRefusedError():
+            return "it isn't running, or is just starting or ending"
+        case TimeoutError():
+            return f"no answer in {seconds:g} s; `malibu-provider stop`, or end its process"
+        case PermissionError():
+            return "its socket belongs to another user"
+        case ValueError():
+            return "what it says can't be read"
+    return "it ended before its answer"
 
 
 def stop_daemon() -> None:

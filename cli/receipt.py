@@ -15,8 +15,8 @@ from cli.setup import paths
 from gateway_protocol.keys import jwks
 from gateway_protocol.receipts import UnreadableRecord, Verdict, Verification, read_response, verify
 from provider.errors import ProviderError, UnknownStateError, UsageError
-from provider.unreachable import unreachable_words
 from provider.system.identity import KEY_FILE, load_identity
+from provider.unreachable import unreachable_words
 
 _FETCH_SECONDS = 10.0
 _KEYS_BYTES = 4 * 1024 * 1024

@@ -46,11 +46,11 @@ from provider.config import Settings
 from provider.engine.launch import find_openblas
 from provider.engine.model_folder import weight_bytes
 from provider.errors import ConfigError, ProviderError, UnknownStateError
-from provider.unreachable import unreachable_words
 from provider.models.catalogue import DEMO_MODEL
 from provider.system.identity import KEY_FILE
 from provider.system.lock import is_held
 from provider.system.service import ServiceError
+from provider.unreachable import unreachable_words
 
 _GATEWAY_SECONDS = 5.0
 _MLX_SECONDS = 60.0
@@ -182,7 +182,7 @@ def _port(settings: Settings, status: Mapping[str, Any] | None) -> Check:
             probe.settimeout(1.0)
             taken = port != 0 and probe.connect_ex((host, port)) == 0
     except (OSError, UnicodeError) as error:
-        return failing("port", f"{host}: {error}", "correct local_gateway.host")
+        return failing("port", f"{host}: {unreachable_words(error)}", "correct local_gateway.host")
     return check_port(port, taken=taken, ours=False)
 
 

@@ -88,8 +88,12 @@ class LocalGateway:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(cert, key)
-        except (OSError, ssl.SSLError) as error:
-            raise GatewayConfigError(f"can't use {cert} and {key}: {error}") from None
+        except ssl.SSLError:
+            raise GatewayConfigError(
+                f"{cert} and {key} are not a certificate and its key in PEM form"
+            ) from None
+        except OSError as error:
+            raise GatewayConfigError(f"can't read {cert} and {key}: {error.strerror}") from None
         return context
 
     def _wall_ms(self) -> int:
@@ -101,10 +105,10 @@ class LocalGateway:
         if self.settings.state_file is None:
             return MemoryLedger(), fresh
         try:
-            ledger = SqliteLedger(self.settings.state_file)
+            ledger = SqliteLedger(self.settings.state_file, fresh)
         except LedgerError as error:
             raise GatewayConfigError(str(error)) from None
-        return ledger, self.settings.secret or ledger.secret(fresh)
+        return ledger, self.settings.secret or ledger.secret
 
     async def start(self) -> None:
         """Open the port. Raises `OSError` when it is taken."""

@@ -89,9 +89,15 @@ def open_database(path: Path) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         migrate(database)
-    except (OSError, sqlite3.Error) as error:
-        raise LedgerError(f"can't use the gateway's state file {path}: {error}") from None
+    except OSError as error:
+        raise _unusable(path, error.strerror) from None
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from None
     return database
+
+
+def _unusable(path: Path, reason: object) -> LedgerError:
+    return LedgerError(f"can't use the gateway's state file {path}: {reason}")
 
 
 def migrate(database: sqlite3.Connection) -> None:
@@ -104,31 +110,28 @@ def migrate(database: sqlite3.Connection) -> None:
 
 
 class SqliteLedger:
-    """The gateway's memory in one file. Made on the event loop; `aclose` waits for what is still to write."""
+    """The gateway's memory in one file. Made on the event loop; `aclose` waits for what is still to write.
 
-    def __init__(self, path: Path) -> None:
+    `secret`: the gateway's lasting one; `fresh` becomes it in a new file. Raises `LedgerError`.
+    """
+
+    def __init__(self, path: Path, fresh: bytes) -> None:
         self._loop = asyncio.get_running_loop()
         self._path = path
         self._database = open_database(path)
         self._work: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._pins: dict[str, str] = {}
         self._keys: dict[str, None] = {}
-        self._recent: deque[JobEntry] = deque(self._read_recent(), maxlen=RECENT)
-        rows = self._database.execute(
-            "SELECT public_key, provider_id FROM provider_keys ORDER BY pinned_order"
-        )
-        for public_key, provider_id in rows:
-            self._pins[provider_id] = public_key
-            self._keys[public_key] = None
+        try:
+            self._recent: deque[JobEntry] = deque(self._read_recent(), maxlen=RECENT)
+            self._read_keys()
+            self.secret = self._read_secret(fresh)
+        except sqlite3.Error as error:
+            self._database.close()
+            raise _unusable(path, error) from None
         self.full = False
         self._writer = threading.Thread(target=self._write_loop, name="gateway-ledger", daemon=True)
         self._writer.start()
-
-    def secret(self, fresh: bytes) -> bytes:
-        """The gateway's lasting secret; `fresh` becomes it in a new file."""
-        self._database.execute("INSERT OR IGNORE INTO facts VALUES ('secret', ?)", (fresh,))
-        (value,) = self._database.execute("SELECT value FROM facts WHERE name = 'secret'").fetchone()
-        return bytes(value)
 
     # --- Ledger --------------------------------------------------------------------------------
 
@@ -200,7 +203,8 @@ class SqliteLedger:
                 else:
                     self._add(item[0])
             self._database.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError, OverflowError) as error:
+            # The latter two: a number or a text that a provider made up and the file can't hold.
             self._roll_back()
             return error
         return None
@@ -258,6 +262,19 @@ class SqliteLedger:
 
     # --- reading -------------------------------------------------------------------------------
 
+    def _read_keys(self) -> None:
+        rows = self._database.execute(
+            "SELECT public_key, provider_id FROM provider_keys ORDER BY pinned_order"
+        )
+        for public_key, provider_id in rows:
+            self._pins[provider_id] = public_key
+            self._keys[public_key] = None
+
+    def _read_secret(self, fresh: bytes) -> bytes:
+        self._database.execute("INSERT OR IGNORE INTO facts VALUES ('secret', ?)", (fresh,))
+        (value,) = self._database.execute("SELECT value FROM facts WHERE name = 'secret'").fetchone()
+        return bytes(value)
+
     def _read_recent(self) -> list[JobEntry]:
         """The newest entries, oldest first; what is older than is kept is dropped here, once a start."""
         (newest,) = self._database.execute("SELECT coalesce(max(ended_ms), 0) FROM jobs").fetchone()
@@ -288,5 +305,7 @@ def usage_of(path: Path) -> list[UsageSum]:
     database = open_database(path)
     try:
         return read_usage(database)
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from None
     finally:
         database.close()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, tzinfo
 from pathlib import Path
+from types import MappingProxyType, NoneType
 from typing import Any
 
 FILE_NAME = "history.jsonl"
@@ -47,7 +48,11 @@ class JobRecord:
         return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-_FIELDS = frozenset(field.name for field in fields(JobRecord))
+# What a field of a line may hold, by its annotation.
+_TYPES: Mapping[Any, tuple[type, ...]] = MappingProxyType(
+    {"int": (int,), "str": (str,), "int | None": (int, NoneType), "str | None": (str, NoneType)}
+)
+_FIELDS = {field.name: _TYPES[field.type] for field in fields(JobRecord)}
 
 
 class HistoryFile:
@@ -127,12 +132,14 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(line: bytes) -> JobRecord | None:
-    """`None` for half a line, and for one of a future version that lacks what is known here."""
+    """`None` for half a line, a damaged one, and one of a future version that lacks what is known here."""
     try:
         document = json.loads(line)
-        return JobRecord(**{name: document[name] for name in _FIELDS})
-    except (ValueError, KeyError, TypeError):
+        values = {name: document[name] for name in _FIELDS}
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    sound = all(type(value) in _FIELDS[name] for name, value in values.items())
+    return JobRecord(**values) if sound else None
 
 
 @dataclass(slots=True)

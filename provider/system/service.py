@@ -109,10 +109,11 @@ def ask_manager(*command: str, patience: float = 0.0) -> Answer:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=seconds,
             check=False,
         )
-    except FileNotFoundError:
+    except OSError:
         raise ServiceError(
             f"{command[0]} is not there; run `malibu-provider start` by your own means"
         ) from None
@@ -122,9 +123,15 @@ def ask_manager(*command: str, patience: float = 0.0) -> Answer:
 
 
 def write_definition(file: Path, text: str) -> None:
-    """Put the file there whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Put the file there whole or not at all. Raises `ServiceError`."""
     partial = file.with_name(f".{file.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.chmod(0o644)
-    os.replace(partial, file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.chmod(0o644)
+        os.replace(partial, file)
+    except OSError as error:
+        # On many a Mac an installer has made LaunchAgents the superuser's.
+        raise ServiceError(
+            f"can't write {file}: {error.strerror}; see to whom {file.parent} belongs"
+        ) from None

@@ -31,6 +31,7 @@ from tests.fakes.fake_provider import FakeJob, FakeProvider, answering
 from tests.fakes.gateway_process import GatewayProcess
 from tests.provider.local_gateway.conftest import StartGateway, Stream, chat, eventually, refusal, stream
 
+SECRET = b"s" * 32
 ENTRY = JobEntry(
     job_id="job_1",
     attempt=1,
@@ -55,7 +56,7 @@ async def kept(ledger: Ledger, entry: JobEntry) -> None:
 
 @pytest.mark.asyncio
 async def test_both_ledgers_answer_alike(tmp_path: Path) -> None:
-    for ledger in (MemoryLedger(), SqliteLedger(tmp_path / "state" / "gateway.db")):
+    for ledger in (MemoryLedger(), SqliteLedger(tmp_path / "state" / "gateway.db", SECRET)):
         other = dataclasses.replace(ENTRY, job_id="job_2", usage=None, terminal="failed", error="x")
         await kept(ledger, ENTRY)
         await kept(ledger, other)
@@ -73,24 +74,24 @@ async def test_both_ledgers_answer_alike(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_everything_is_there_again_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "gateway.db"
-    ledger = SqliteLedger(path)
+    ledger = SqliteLedger(path, SECRET)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    secret = ledger.secret(b"s" * 32)
+    assert ledger.secret == SECRET
     await kept(ledger, ENTRY)
     ledger.pin("prov_a", "key-1")
     ledger.pin("prov_a", "key-2")
     await ledger.aclose()
-    ledger = SqliteLedger(path)
+    ledger = SqliteLedger(path, b"other" * 8)
     assert list(ledger.recent(9)) == [ENTRY]
     assert ledger.pinned("prov_a") == "key-2"
     assert ledger.all() == ["key-1", "key-2"]
-    assert ledger.secret(b"other" * 8) == secret
+    assert ledger.secret == SECRET
     await ledger.aclose()
 
 
 @pytest.mark.asyncio
 async def test_an_attempt_is_counted_once_and_sums_are_by_day_key_and_model(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "gateway.db")
+    ledger = SqliteLedger(tmp_path / "gateway.db", SECRET)
     tomorrow = ENTRY.ended_ms + 86_400_000
     for entry in (
         ENTRY,
@@ -110,6 +111,18 @@ async def test_an_attempt_is_counted_once_and_sums_are_by_day_key_and_model(tmp_
         ("2026-01-31", "key_b", "m", 1, 10, 5),
         ("2026-02-01", "key_a", "m", 1, 10, 5),
     ]
+    await ledger.aclose()
+
+
+@pytest.mark.asyncio
+async def test_what_a_file_cannot_hold_fails_alone(tmp_path: Path) -> None:
+    """A writer that ended of it would leave every later buyer without an ending."""
+    ledger = SqliteLedger(tmp_path / "gateway.db", SECRET)
+    with pytest.raises(UnicodeEncodeError):
+        await asyncio.wait_for(kept(ledger, dataclasses.replace(ENTRY, provider_id="\ud800")), 30)
+    await asyncio.wait_for(kept(ledger, ENTRY), 30)
+    assert list(ledger.recent(9)) == [ENTRY]
+    assert not ledger.full
     await ledger.aclose()
 
 
