@@ -110,6 +110,8 @@ class Serving:
         Raises `ProviderError` where serving can't begin.
         """
         try:
+            # Before any port is open: a gateway that is gone again at once would be worse than none.
+            await self.engine.check()
             if self._plan.gateway is not None:
                 await self._start_own_gateway(self._plan.gateway)
             parked = await self.oversight.begin()

@@ -66,11 +66,10 @@ class EngineProcess:
         self._open: dict[int, OpenGeneration] = {}
         self._serial = 0
 
-    async def start(self, *, parked: bool = False) -> None:
-        """Check what can be checked, start the child, return once it is up; `parked`: without the child.
+    async def check(self) -> None:
+        """What can be told before anything is started.
 
-        Raises `ScriptError` for a bad script, `EngineStartError` where a model's folder is missing or
-        damaged or the child can't come up. Whether the model then loads, `wait_ready` tells.
+        Raises `ScriptError` for a bad script, `EngineStartError` for a missing or damaged model folder.
         """
         settings = self._settings
         if settings.backend == "scripted":
@@ -80,6 +79,14 @@ class EngineProcess:
         else:
             for spec in settings.models:
                 await asyncio.to_thread(check_folder, spec.id, spec.path)
+
+    async def start(self, *, parked: bool = False) -> None:
+        """Check, start the child, return once it is up; `parked`: without the child.
+
+        Raises what `check` does, and `EngineStartError` where the child can't come up. Whether the model then
+        loads, `wait_ready` tells.
+        """
+        await self.check()
         if parked:
             self._view.on_park()
             return

@@ -179,6 +179,15 @@ def test_broken_model_folders_are_one_line_and_exit_1(home: Path, tmp_path: Path
         assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_broken_script_is_one_line_before_anything_is_started(home: Path, script: Path) -> None:
+    script.write_text("not JSON\n")
+    arguments = ("--port", str(free_port()), "--engine", "scripted", "--script", str(script))
+    done = command(home, "start", "--local", *arguments)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert f"{script}:1: is not JSON" in line
+
+
 def test_a_service_waits_for_its_configuration_to_be_mended(home: Path, script: Path) -> None:
     home.mkdir(mode=0o700)
     config = home / "config.toml"
