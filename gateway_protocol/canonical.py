@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import rfc8785
 
+from gateway_protocol.limits import SAFE_INTEGER
 from gateway_protocol.tool_call_ids import rewrite
 
 _REMOVED: Final = frozenset({"stream", "stream_options", "user", "metadata"})
-_MAX_SAFE_INTEGER: Final = 2**53 - 1
 _LEAST_PLAIN: Final = 1e-4
 _LEAST_EXPONENT: Final = 1e16
 _quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -91,12 +91,12 @@ def _write(value: Any, write: Callable[[str], object]) -> None:
 
 
 def _scalar(value: Any) -> str:
-    if type(value) is int and -_MAX_SAFE_INTEGER <= value <= _MAX_SAFE_INTEGER:
+    if type(value) is int and -SAFE_INTEGER <= value <= SAFE_INTEGER:
         return str(value)
     if type(value) is float and _LEAST_PLAIN <= abs(value) < _LEAST_EXPONENT:
         # Python and ECMAScript write the same shortest digits here; they differ in where exponents begin.
         return repr(value).removesuffix(".0")
-    if isinstance(value, int) and not -_MAX_SAFE_INTEGER <= value <= _MAX_SAFE_INTEGER:
+    if isinstance(value, int) and not -SAFE_INTEGER <= value <= SAFE_INTEGER:
         try:
             value = float(value)
         except OverflowError:

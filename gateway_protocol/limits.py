@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+# What every reader of JSON keeps as it is (RFC 7493, 2.2).
+SAFE_INTEGER: Final = 2**53 - 1
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 

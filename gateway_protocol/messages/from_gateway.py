@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 
 from gateway_protocol.messages.codes import NotRoutableReason, RefusedCode
-from gateway_protocol.messages.parts import Nack, ResumeJob, Wire
+from gateway_protocol.messages.parts import Count, Nack, Positive, ResumeJob, Wire
 
 
 class Challenge(Wire):
@@ -17,14 +17,14 @@ class Challenge(Wire):
     protocol_versions: tuple[int, ...]
     gateway_id: str
     nonce: str
-    time_ms: NonNegativeInt
+    time_ms: Count
 
 
 class Registered(Wire):
     type: Literal["registered"] = "registered"
     session_id: str
-    heartbeat_interval_ms: PositiveInt
-    resume_window_ms: NonNegativeInt
+    heartbeat_interval_ms: Positive
+    resume_window_ms: Count
     minimum_version: str | None = None
     recommended_version: str | None = None
     features: tuple[str, ...] = ()
@@ -37,14 +37,14 @@ class Refused(Wire):
     type: Literal["refused"] = "refused"
     code: RefusedCode
     message: str
-    retry_after_ms: NonNegativeInt | None = None
+    retry_after_ms: Count | None = None
 
 
 class HeartbeatAck(Wire):
     type: Literal["heartbeat_ack"] = "heartbeat_ack"
     routable: bool
     reasons: tuple[NotRoutableReason, ...] = ()
-    time_ms: NonNegativeInt
+    time_ms: Count
 
 
 class JobOffer(Wire):
@@ -55,11 +55,11 @@ class JobOffer(Wire):
 
     type: Literal["job_offer"] = "job_offer"
     job_id: str
-    attempt: PositiveInt
+    attempt: Positive
     request: dict[str, Any]
     tenant: str | None = None
-    first_content_budget_ms: PositiveInt | None = None
-    deadline_ms: PositiveInt
+    first_content_budget_ms: Positive | None = None
+    deadline_ms: Positive
 
 
 class JobAck(Wire):
@@ -70,20 +70,20 @@ class JobAck(Wire):
 
     type: Literal["job_ack"] = "job_ack"
     job_id: str
-    attempt: PositiveInt
-    seq: NonNegativeInt
+    attempt: Positive
+    seq: Count
 
 
 class JobCancel(Wire):
     type: Literal["job_cancel"] = "job_cancel"
     job_id: str
-    attempt: PositiveInt
+    attempt: Positive
     reason: str
 
 
 class Drain(Wire):
     type: Literal["drain"] = "drain"
-    deadline_ms: NonNegativeInt | None = None
+    deadline_ms: Count | None = None
 
 
 FromGateway = Annotated[

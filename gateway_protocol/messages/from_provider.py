@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 
 from gateway_protocol.messages.codes import FinishReason, ProviderState
 from gateway_protocol.messages.parts import (
     ActiveJob,
     Capacity,
+    Count,
     Counters,
     Delta,
     JobError,
@@ -19,6 +20,7 @@ from gateway_protocol.messages.parts import (
     ModelStatus,
     Nack,
     OfferedModel,
+    Positive,
     PreviousKey,
     Software,
     Usage,
@@ -49,9 +51,9 @@ class Heartbeat(Wire):
     type: Literal["heartbeat"] = "heartbeat"
     state: ProviderState
     reason: str | None = None
-    slots_total: NonNegativeInt
-    slots_free: NonNegativeInt
-    queued: NonNegativeInt = 0
+    slots_total: Count
+    slots_free: Count
+    queued: Count = 0
     models: tuple[ModelStatus, ...] = ()
     memory: MemoryStatus = MemoryStatus()
     machine: MachineStatus = MachineStatus()
@@ -61,17 +63,17 @@ class Heartbeat(Wire):
 class JobAccepted(Wire):
     type: Literal["job_accepted"] = "job_accepted"
     job_id: str
-    attempt: PositiveInt
-    prompt_tokens: NonNegativeInt
-    cached_tokens: NonNegativeInt = 0
+    attempt: Positive
+    prompt_tokens: Count
+    cached_tokens: Count = 0
 
 
 class JobRejected(Wire):
     type: Literal["job_rejected"] = "job_rejected"
     job_id: str
-    attempt: PositiveInt
+    attempt: Positive
     error: JobError
-    retry_after_ms: NonNegativeInt | None = None
+    retry_after_ms: Count | None = None
 
 
 class JobChunk(Wire):
@@ -79,8 +81,8 @@ class JobChunk(Wire):
 
     type: Literal["job_chunk"] = "job_chunk"
     job_id: str
-    attempt: PositiveInt
-    seq: NonNegativeInt
+    attempt: Positive
+    seq: Count
     delta: Delta
     logprobs: dict[str, Any] | None = None
     chain: str
@@ -91,8 +93,8 @@ class JobCompleted(Wire):
 
     type: Literal["job_completed"] = "job_completed"
     job_id: str
-    attempt: PositiveInt
-    seq: NonNegativeInt
+    attempt: Positive
+    seq: Count
     finish_reason: FinishReason
     usage: Usage
     receipt: str
@@ -103,8 +105,8 @@ class JobFailed(Wire):
 
     type: Literal["job_failed"] = "job_failed"
     job_id: str
-    attempt: PositiveInt
-    seq: NonNegativeInt
+    attempt: Positive
+    seq: Count
     error: JobError
     usage: Usage | None = None
     receipt: str | None = None
@@ -112,8 +114,8 @@ class JobFailed(Wire):
 
 class Draining(Wire):
     type: Literal["draining"] = "draining"
-    in_flight: NonNegativeInt
-    deadline_ms: NonNegativeInt
+    in_flight: Count
+    deadline_ms: Count
 
 
 FromProvider = Annotated[

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field
 
 from gateway_protocol.errors import ApiError, ErrorCode, Fault
+from gateway_protocol.limits import SAFE_INTEGER
 from gateway_protocol.messages.codes import ModelState, NackCode
+
+# Larger ones are no numbers that every JSON reader keeps, nor any that can be waited for or stored.
+Count = Annotated[int, Field(ge=0, le=SAFE_INTEGER)]
+Positive = Annotated[int, Field(ge=1, le=SAFE_INTEGER)]
+Rate = Annotated[float, Field(ge=0, le=SAFE_INTEGER, allow_inf_nan=False)]
 
 
 class Wire(BaseModel):
@@ -26,8 +32,8 @@ class Software(Wire):
 
 class Machine(Wire):
     chip: str | None = None
-    memory_bytes: NonNegativeInt | None = None
-    gpu_cores: NonNegativeInt | None = None
+    memory_bytes: Count | None = None
+    gpu_cores: Count | None = None
     os: str | None = None
 
 
@@ -42,8 +48,8 @@ class ToolCallSupport(Wire):
 class OfferedModel(Wire):
     id: str
     family: Literal["qwen", "gpt_oss", "llama", "none"]
-    context_length: PositiveInt
-    max_output_tokens: PositiveInt
+    context_length: Positive
+    max_output_tokens: Positive
     tool_calls: ToolCallSupport
     revision: str | None = None
     weights_sha256: str | None = None
@@ -57,13 +63,13 @@ class ModelStatus(Wire):
 
 class Measured(Wire):
     model: str
-    decode_tokens_per_s: float
-    prefill_tokens_per_s: float
-    at_ms: NonNegativeInt
+    decode_tokens_per_s: Rate
+    prefill_tokens_per_s: Rate
+    at_ms: Count
 
 
 class Capacity(Wire):
-    slots: NonNegativeInt
+    slots: Count
     measured: Measured | None = None
 
 
@@ -71,14 +77,14 @@ class ActiveJob(Wire):
     """`next_seq`: the sequence number after the last chunk this provider has made for the job."""
 
     job_id: str
-    attempt: PositiveInt
-    next_seq: NonNegativeInt
+    attempt: Positive
+    next_seq: Count
 
 
 class ResumeJob(Wire):
     job_id: str
-    attempt: PositiveInt
-    from_seq: NonNegativeInt
+    attempt: Positive
+    from_seq: Count
 
 
 class PreviousKey(Wire):
@@ -89,9 +95,9 @@ class PreviousKey(Wire):
 
 
 class MemoryStatus(Wire):
-    active_bytes: NonNegativeInt = 0
-    cache_bytes: NonNegativeInt = 0
-    limit_bytes: NonNegativeInt = 0
+    active_bytes: Count = 0
+    cache_bytes: Count = 0
+    limit_bytes: Count = 0
 
 
 class MachineStatus(Wire):
@@ -101,20 +107,20 @@ class MachineStatus(Wire):
 
 
 class Counters(Wire):
-    jobs_completed: NonNegativeInt = 0
-    jobs_failed: NonNegativeInt = 0
-    jobs_cancelled: NonNegativeInt = 0
-    prompt_tokens: NonNegativeInt = 0
-    completion_tokens: NonNegativeInt = 0
+    jobs_completed: Count = 0
+    jobs_failed: Count = 0
+    jobs_cancelled: Count = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
 
 
 class Usage(Wire):
     """Token counts as the receipt states them; `reasoning_tokens` is part of `completion_tokens`."""
 
-    prompt_tokens: NonNegativeInt
-    completion_tokens: NonNegativeInt
-    cached_tokens: NonNegativeInt = 0
-    reasoning_tokens: NonNegativeInt = 0
+    prompt_tokens: Count
+    completion_tokens: Count
+    cached_tokens: Count = 0
+    reasoning_tokens: Count = 0
 
 
 class FunctionDelta(Wire):
@@ -125,7 +131,7 @@ class FunctionDelta(Wire):
 class ToolCallDelta(Wire):
     """First delta of an index: id, type, name, `arguments: ""`; later ones: index and a piece."""
 
-    index: NonNegativeInt
+    index: Count
     id: str | None = None
     type: Literal["function"] | None = None
     function: FunctionDelta | None = None
@@ -150,7 +156,7 @@ class JobError(Wire):
     type: str
     message: str
     param: str | None = None
-    http_status: int
+    http_status: Count
     retryable: bool
     fault: Fault
     inference_ran: bool = False
@@ -188,6 +194,6 @@ class Nack(Wire):
     type: Literal["nack"] = "nack"
     in_reply_to: str | None = None
     job_id: str | None = None
-    attempt: PositiveInt | None = None
+    attempt: Positive | None = None
     code: NackCode
     message: str

@@ -6,6 +6,7 @@ import json
 import random
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from gateway_protocol.messages import Delta, JobChunk, JobOffer, Nack, NackCode,
 from tests.gateway_protocol.wire_examples import FROM_GATEWAY, FROM_PROVIDER, json_values
 
 SECRET = "my-password-hunter2"
+CARRIED = {"request", "logprobs", "protocol_version", "protocol_versions"}
 NACK_WITH = '{"type":"nack","code":"malformed","message":"%s"}'
 
 
@@ -47,6 +49,34 @@ def test_null_members_are_left_out_but_the_request_is_carried_as_it_is() -> None
     frame = json.loads(encode(JobOffer(job_id="j", attempt=1, request=request, deadline_ms=1)))
     assert "tenant" not in frame
     assert frame["request"] == request
+
+
+def _with_another_number(value: Any, number: str) -> Iterator[Any]:
+    """`value` once for each of its own numbers, with `number` in that one's place."""
+    if isinstance(value, dict):
+        for name, member in value.items():
+            for changed in _with_another_number(member, number):
+                yield {**value, name: changed}
+    elif isinstance(value, list):
+        for at, member in enumerate(value):
+            for changed in _with_another_number(member, number):
+                yield [*value[:at], changed, *value[at + 1 :]]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield number
+
+
+@pytest.mark.parametrize("number", ["9007199254740992", "-1", "1e999", "NaN", "1" + "0" * 400])
+@pytest.mark.parametrize("message", [*FROM_GATEWAY, *FROM_PROVIDER], ids=lambda message: message.type)
+def test_a_number_that_nobody_can_wait_for_or_store_is_malformed(message: Any, number: str) -> None:
+    """Those that are a peer's own: a request is carried as it is, and any version may be named."""
+    decode = decode_from_gateway if message in FROM_GATEWAY else decode_from_provider
+    frame = json.loads(encode(message))
+    carried = {name: frame.pop(name) for name in CARRIED & frame.keys()}
+    for changed in _with_another_number(frame, "HERE"):
+        text = json.dumps({**changed, **carried}).replace('"HERE"', number)
+        with pytest.raises(FrameError) as refused:
+            decode(text)
+        assert refused.value.nack_code in (NackCode.MALFORMED, NackCode.NOT_JSON)
 
 
 def test_unknown_fields_and_types_are_tolerated() -> None:

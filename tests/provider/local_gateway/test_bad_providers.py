@@ -267,7 +267,7 @@ async def test_usage_up_to_its_bounds_is_taken(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    "counts", [{"prompt_tokens": 40_960}, {"cached_tokens": 8}, {"prompt_tokens": 10**30}]
+    "counts", [{"prompt_tokens": 40_960}, {"cached_tokens": 8}, {"prompt_tokens": 2**53 - 1}]
 )
 async def test_a_prompt_that_cannot_be_is_not_waited_for(
     gateway: LocalGateway, http: aiohttp.ClientSession, counts: dict[str, int]
