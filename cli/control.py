@@ -65,9 +65,12 @@ def stop_daemon() -> None:
     import psutil
 
     running, pid = is_held(paths().lock_file)
-    if not running or pid is None:
+    if not running:
         print("not running")
         return
+    if pid is None:
+        # The lock is just taken, or no disk space was left to say by whom.
+        pid = ask("GET", "status")["process"]["pid"]
     try:
         process = psutil.Process(pid)
         ask("POST", "stop")

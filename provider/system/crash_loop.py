@@ -5,6 +5,7 @@ The file holds when each run began that has not ended cleanly (epoch seconds). A
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -46,9 +47,12 @@ class CrashLoopGuard:
             document = json.loads(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
-        return [float(start) for start in document if isinstance(start, int | float)]
+        starts = document if isinstance(document, list) else []
+        return [float(start) for start in starts if isinstance(start, int | float)]
 
     def _write(self, starts: Sequence[float]) -> None:
         partial = self.file.with_name(f".{self.file.name}.partial")
-        partial.write_text(json.dumps(list(starts)), encoding="utf-8")
-        os.replace(partial, self.file)
+        # A full disk pauses serving, with that reason; a daemon that won't start for it would tell nobody.
+        with contextlib.suppress(OSError):
+            partial.write_text(json.dumps(list(starts)), encoding="utf-8")
+            os.replace(partial, self.file)

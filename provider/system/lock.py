@@ -5,6 +5,7 @@ The kernel drops the lock with the process, so `kill -9` leaves nothing stale be
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -69,7 +70,9 @@ def acquire(file: Path, *, wait: bool = False) -> DaemonLock:
 
 def _taken(file: Path, descriptor: int) -> DaemonLock:
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    # On a full disk the lock holds without a PID in it.
+    with contextlib.suppress(OSError):
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return DaemonLock(file, descriptor)
 
 

@@ -100,6 +100,15 @@ def test_a_killed_daemon_leaves_nothing_in_the_way_and_comes_back_as_itself(home
     assert identities[0] == identities[1]
 
 
+def test_a_daemon_whose_lock_names_no_pid_is_stopped_all_the_same(home: Path, script: Path) -> None:
+    with start(home, script, "--local", "--port", str(free_port())) as daemon:
+        daemon.wait_for("ready: ")
+        (home / "daemon.lock").write_text("")
+        done = command(home, "stop")
+        assert done.stdout.splitlines()[-1] == "stopped", done
+        assert daemon.end() == 0
+
+
 def test_gateway_and_daemon_as_two_processes(home: Path, tmp_path: Path, script: Path) -> None:
     port = free_port()
     with Running(tmp_path / "other", "gateway", "--port", str(port)) as gateway:

@@ -41,6 +41,12 @@ def test_a_clean_end_is_forgotten(tmp_path: Path) -> None:
     guard.end()
 
 
-def test_a_broken_file_is_no_history(tmp_path: Path) -> None:
-    (tmp_path / "starts.json").write_text("{oops")
+@pytest.mark.parametrize("text", ["{oops", "", "null", "7", '{"a": 1}', '["soon"]'])
+def test_a_broken_file_is_no_history(tmp_path: Path, text: str) -> None:
+    (tmp_path / "starts.json").write_text(text)
+    assert CrashLoopGuard(tmp_path / "starts.json").begin(NOW) is None
+
+
+def test_a_file_that_cannot_be_written_stops_no_start(tmp_path: Path) -> None:
+    (tmp_path / "starts.json").mkdir()
     assert CrashLoopGuard(tmp_path / "starts.json").begin(NOW) is None

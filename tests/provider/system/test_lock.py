@@ -77,3 +77,20 @@ def test_a_lock_that_cannot_be_looked_at_is_told_in_words(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(ProviderError, match=r"can't open the lock file .*: Not a directory$"):
         is_held(tmp_path / "file" / "daemon.lock")
+
+
+def test_a_full_disk_leaves_the_lock_without_a_pid(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys; from pathlib import Path; from provider.system.lock import acquire, is_held\n"
+        # No file of this process may grow, which is what a full disk is to it.
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "acquire(Path(sys.argv[1])); print(is_held(Path(sys.argv[1])))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "daemon.lock")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("(True, None)\n", "")
