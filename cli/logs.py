@@ -51,12 +51,16 @@ def added(file: Path, position: int, wait: Callable[[], None]) -> Iterator[str]:
         while True:
             if stream is None and file.is_file():
                 stream = file.open(encoding="utf-8", errors="replace")
-                stream.seek(position)
+                # A shorter file is a new one, rotated in before this look.
+                stream.seek(position if position <= os.fstat(stream.fileno()).st_size else 0)
                 position = 0
             text = stream.read() if stream is not None else ""
             if text:
                 yield text
             elif stream is not None and _replaced(file, stream.fileno()):
+                # What came between the reading and the rotation, which nothing follows any more.
+                if rest := stream.read():
+                    yield rest
                 stream.close()
                 stream = None
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from pathlib import Path
 
@@ -62,6 +63,35 @@ def test_following_goes_on_over_a_rotation(home: Path) -> None:
     log.close()
     assert "".join(found).splitlines() == [f"while {turn} ......" for turn in range(9)]
     assert list(last_lines([file], 1)) == ["while 8 ......"]
+
+
+def test_a_line_that_is_written_just_before_a_rotation_is_shown(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = home / "logs" / "daemon.log"
+    log = RotatingFile(file, limit=40)
+    log.write("before\n")
+    file_stat = Path.stat
+    looks = itertools.count()
+
+    def stat(path: Path, **more: bool) -> os.stat_result:
+        # The second look is at the name of the file that has just been read to its end.
+        if next(looks) == 1:
+            log.write("the last of the old .......\n")
+            log.write("the first of the new .......\n")
+        return file_stat(path, **more)
+
+    following = added(file, file.stat().st_size, lambda: None)
+    monkeypatch.setattr(Path, "stat", stat)
+    assert next(following) == "the last of the old .......\n"
+    assert next(following) == "the first of the new .......\n"
+    log.close()
+
+
+def test_following_begins_anew_in_a_file_that_was_rotated_meanwhile(home: Path) -> None:
+    file = home / "logs" / "daemon.log"
+    file.write_text("the first of the new\n")
+    assert next(added(file, 1_000_000, lambda: pytest.fail("there is a line"))) == "the first of the new\n"
 
 
 def test_a_pause_is_kept_until_resume(home: Path, capsys: Out) -> None:
