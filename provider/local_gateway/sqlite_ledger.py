@@ -122,6 +122,7 @@ class SqliteLedger:
         self._work: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._pins: dict[str, str] = {}
         self._keys: dict[str, None] = {}
+        self._dropped_on = 0
         try:
             self._recent: deque[JobEntry] = deque(self._read_recent(), maxlen=RECENT)
             self._read_keys()
@@ -202,6 +203,7 @@ class SqliteLedger:
                     self._database.execute(_PIN, (item.public_key, item.provider_id))
                 else:
                     self._add(item[0])
+                    self._drop_old(item[0].ended_ms)
             self._database.execute("COMMIT")
         except (sqlite3.Error, ValueError, OverflowError) as error:
             # The latter two: a number or a text that a provider made up and the file can't hold.
@@ -232,6 +234,13 @@ class SqliteLedger:
         if usage is not None and added.rowcount == 1:
             day = datetime.datetime.fromtimestamp(entry.ended_ms / 1000, datetime.UTC).date().isoformat()
             self._database.execute(_ADD_USAGE, (day, entry.key_id, entry.model, *counts[:3]))
+
+    def _drop_old(self, newest_ms: int) -> None:
+        """Once a day, and at each start: a gateway may run for years."""
+        day = newest_ms // _DAY_MS
+        if day > self._dropped_on:
+            self._database.execute("DELETE FROM jobs WHERE ended_ms < ?", (newest_ms - _KEPT_DAYS * _DAY_MS,))
+            self._dropped_on = day
 
     def _probe(self) -> bool:
         """Whether there is room again."""
@@ -276,9 +285,9 @@ class SqliteLedger:
         return bytes(value)
 
     def _read_recent(self) -> list[JobEntry]:
-        """The newest entries, oldest first; what is older than is kept is dropped here, once a start."""
+        """The newest entries, oldest first."""
         (newest,) = self._database.execute("SELECT coalesce(max(ended_ms), 0) FROM jobs").fetchone()
-        self._database.execute("DELETE FROM jobs WHERE ended_ms < ?", (newest - _KEPT_DAYS * _DAY_MS,))
+        self._drop_old(newest)
         rows = self._database.execute("SELECT * FROM jobs ORDER BY ended_ms DESC LIMIT ?", (RECENT,))
         return [_entry(row) for row in rows][::-1]
 

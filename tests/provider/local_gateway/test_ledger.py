@@ -115,6 +115,21 @@ async def test_an_attempt_is_counted_once_and_sums_are_by_day_key_and_model(tmp_
 
 
 @pytest.mark.asyncio
+async def test_entries_of_three_months_ago_go_also_while_it_runs(tmp_path: Path) -> None:
+    path, day_ms = tmp_path / "gateway.db", 86_400_000
+    ledger = SqliteLedger(path, SECRET)
+    for day in (0, 1, 90, 91):
+        entry = dataclasses.replace(ENTRY, job_id=f"job_{day}", ended_ms=ENTRY.ended_ms + day * day_ms)
+        await kept(ledger, entry)
+    database = open_database(path)
+    found = {job_id for (job_id,) in database.execute("SELECT job_id FROM jobs")}
+    database.close()
+    assert found == {"job_1", "job_90", "job_91"}
+    assert sum(row.jobs for row in ledger.usage()) == 4
+    await ledger.aclose()
+
+
+@pytest.mark.asyncio
 async def test_what_a_file_cannot_hold_fails_alone(tmp_path: Path) -> None:
     """A writer that ended of it would leave every later buyer without an ending."""
     ledger = SqliteLedger(tmp_path / "gateway.db", SECRET)
