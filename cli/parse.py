@@ -11,7 +11,7 @@ from typing import Any, Literal
 from gateway_protocol.errors import ApiError
 from provider.errors import UsageError
 from provider.models.catalogue import catalogue
-from provider.toolcalls.explain import RawOutput, explain, run_case
+from provider.toolcalls.explain import CASE_MODELS, RawOutput, explain, run_case
 
 
 def parse(
@@ -77,10 +77,7 @@ def _tools(file: Path | None) -> list[Any]:
     """The file holds the request's `tools`, or a whole request."""
     if file is None:
         return []
-    try:
-        document = json.loads(_read(str(file)))
-    except ValueError as error:
-        raise UsageError(f"--tools: {file} is not JSON: {error}") from None
+    document = _json(f"--tools: {file} is not JSON", _read(str(file)))
     if isinstance(document, Mapping):
         document = document.get("tools")
     if not isinstance(document, list):
@@ -92,10 +89,31 @@ def _run_cases(file: Path, chunk_chars: int | None) -> None:
     for number, line in enumerate(_read(str(file)).split("\n"), 1):
         if not line.strip():
             continue
-        try:
-            result = run_case(json.loads(line), chunk_chars)
-        except ValueError as error:
-            raise UsageError(f"{file}:{number}: not JSON: {error}") from None
-        except (KeyError, TypeError) as error:
-            raise UsageError(f"{file}:{number}: not a case: {error}") from None
-        print(json.dumps(result, ensure_ascii=False))
+        case = _json(f"{file}:{number}: not JSON", line)
+        if problem := _no_case(case):
+            raise UsageError(f"{file}:{number}: not a case: {problem}")
+        print(json.dumps(run_case(case, chunk_chars), ensure_ascii=False))
+
+
+def _json(fault: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise UsageError(f"{fault}: nested too deep") from None
+    except ValueError as error:
+        raise UsageError(f"{fault}: {error}") from None
+
+
+def _no_case(case: Any) -> str | None:
+    """What keeps a line from being one."""
+    if not isinstance(case, Mapping):
+        return "no JSON object"
+    wanted = {"id": str, "family": str, "text": str, "tools": list}
+    wrong = [name for name, kind in wanted.items() if not isinstance(case.get(name), kind)]
+    if wrong:
+        return f"{wrong[0]} must be a {'list' if wrong[0] == 'tools' else 'text'}"
+    if case["family"] not in CASE_MODELS:
+        return f"family must be one of {', '.join(CASE_MODELS)}"
+    if case.get("finish", "stop") not in ("stop", "length"):
+        return "finish must be stop or length"
+    return None if isinstance(case.get("parallel"), bool | None) else "parallel must be true or false"

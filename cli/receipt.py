@@ -79,7 +79,7 @@ def _known_keys(keys: str | None) -> Mapping[str, Any]:
         text = _read(Path(keys), "--keys")
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UsageError(f"--keys: {keys} is not JSON") from None
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
         raise UsageError(f"--keys: {keys} is not a JWK Set")

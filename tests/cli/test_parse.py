@@ -129,3 +129,35 @@ def test_bad_usage(tmp_path: Path, capsys: Out, arguments: list[str], words: str
     assert printed.out == ""
     assert words in printed.err
     assert len(printed.err.splitlines()) == 1
+
+
+CASE = {"id": "a", "family": "qwen_hermes", "text": "x", "tools": []}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[1]", "not a case: no JSON object"),
+        (json.dumps({**CASE, "family": "parrot"}), "not a case: family must be one of qwen_hermes, "),
+        (
+            json.dumps({name: CASE[name] for name in ("id", "family", "tools")}),
+            "not a case: text must be a text",
+        ),
+        (json.dumps({**CASE, "tools": 5}), "not a case: tools must be a list"),
+        (json.dumps({**CASE, "finish": []}), "not a case: finish must be stop or length"),
+        (json.dumps({**CASE, "parallel": "yes"}), "not a case: parallel must be true or false"),
+        ("[" * 100_000, "not JSON: nested too deep"),
+    ],
+)
+def test_a_line_that_is_no_case_is_told_in_words(tmp_path: Path, capsys: Out, line: str, words: str) -> None:
+    assert run(["parse", "--cases", write(tmp_path, line)]) == 2
+    said = capsys.readouterr().err
+    assert f":1: {words}" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_tools_that_are_nested_too_deep_are_told_in_words(tmp_path: Path, capsys: Out) -> None:
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
+    assert run(["parse", "--model", QWEN, "--tools", str(deep), write(tmp_path, "text")]) == 2
+    assert "nested too deep" in capsys.readouterr().err
