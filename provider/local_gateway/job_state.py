@@ -87,7 +87,8 @@ class Waits:
         job_ends = created + self.timers.job_deadline
         match phase:
             case Phase.QUEUED:
-                return since + self.queue_seconds
+                # Offered past its deadline it would only fail, and its provider be blamed.
+                return min(job_ends, since + self.queue_seconds)
             case Phase.OFFERED:
                 return min(job_ends, since + self.timers.offer)
             case Phase.OFFERED_AWAY | Phase.PREFILLING_AWAY:

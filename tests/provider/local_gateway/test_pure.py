@@ -238,9 +238,19 @@ def test_doorkeeper() -> None:
     assert not here.origin_allowed("https://mac.local:9999", "mac.local:8080")
     assert not here.origin_allowed("file://", "localhost")
     assert not here.origin_allowed("http://[", "localhost")
+    as_typed = Doorkeeper("Gw.Example", hosts={"My-Mac.local."}, origins={"https://App.Example/"})
+    assert as_typed.host_allowed("my-mac.local")
+    assert as_typed.host_allowed("gw.example")
+    assert as_typed.origin_allowed("https://app.example", "gw.example")
     everywhere = Doorkeeper("0.0.0.0")
     assert everywhere.host_allowed("192.168.1.5:8080")  # an address can't be rebound
     assert not everywhere.host_allowed("evil.example")
+
+
+def test_no_job_waits_in_the_queue_past_its_deadline() -> None:
+    waits = Waits(Timers(job_deadline=20.0), queue_seconds=30.0)
+    assert waits.until(Phase.QUEUED, since=100.0, created=100.0, first_content=None) == 120.0
+    assert waits.until(Phase.QUEUED, since=119.0, created=100.0, first_content=None) == 120.0
 
 
 def test_origins_a_provider_may_have_dialled() -> None:
