@@ -34,6 +34,11 @@ def is_loopback(name: str) -> bool:
     return address is not None and address.is_loopback
 
 
+def _named(text: str) -> str:
+    """As browsers spell it, however its owner has: names know no upper case."""
+    return text.lower().rstrip(".")
+
+
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(name)
@@ -53,12 +58,12 @@ class Doorkeeper:
         name = host_name(host) if host else None
         if name is None:
             return False
-        if is_loopback(name) or name == self.bound.lower() or name in self.hosts:
+        if is_loopback(name) or name in {_named(host) for host in (self.bound, *self.hosts)}:
             return True
         return not is_loopback(self.bound) and _address(name) is not None
 
     def origin_allowed(self, origin: str, host: str | None) -> bool:
-        if origin in self.origins:
+        if origin in {_named(origin.rstrip("/")) for origin in self.origins}:
             return True
         try:
             parts = urlsplit(origin)
