@@ -43,7 +43,8 @@ def ask(
     finally:
         connection.close()
     if response.status != 200 or not isinstance(document, dict):
-        raise UnknownStateError(f"the daemon refused `{command}` ({response.status})")
+        reason = document.get("error") if isinstance(document, dict) else None
+        raise UnknownStateError(f"the daemon can't do `{command}`: {reason or response.status}")
     return document
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from aiohttp import web
 
+from provider.errors import ProviderError
+
 Document = Mapping[str, Any]
 Command = Callable[[Document], Awaitable[Document]]
 
@@ -63,7 +65,12 @@ class ControlServer:
             return _answer({"error": "unknown command"}, status=404)
         text = await request.text()
         body = json.loads(text) if text else {}
-        return _answer(await command(body))
+        try:
+            return _answer(await command(body))
+        except ProviderError as error:
+            return _answer({"error": "; ".join(error.lines)}, status=500)
+        except OSError as error:
+            return _answer({"error": error.strerror}, status=500)
 
 
 def _answer(document: Document, status: int = 200) -> web.Response:
