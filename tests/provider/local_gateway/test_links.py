@@ -300,7 +300,7 @@ async def test_unreadable_registration(
 async def test_who_never_registers_is_cut_off(
     start_gateway: StartGateway, http: aiohttp.ClientSession
 ) -> None:
-    gateway = await start_gateway(timers={"register": 0.02})
+    gateway = await start_gateway(timers={"register": 0.5})
     async with http.ws_connect(gateway.link_url, protocols=["malibu.provider.v1"]) as ws:
         await ws.receive_str()
         assert (await ws.receive()).type is aiohttp.WSMsgType.CLOSED
@@ -352,7 +352,7 @@ async def test_too_many(start_gateway: StartGateway) -> None:
 
 @pytest.mark.asyncio
 async def test_half_open_link_is_noticed(start_gateway: StartGateway) -> None:
-    gateway = await start_gateway(timers={"heartbeat": 0.02, "link_dead": 0.06})
+    gateway = await start_gateway(timers={"heartbeat": 0.2, "link_dead": 1.0})
     async with FakeProvider(gateway.link_url) as provider:  # says nothing after its first heartbeat
         await provider.until(lambda: provider.closed_with is not None)
         assert provider.closed_with == 1006
@@ -399,7 +399,8 @@ async def test_reasons_for_getting_no_jobs(start_gateway: StartGateway, http: ai
 
 @pytest.mark.asyncio
 async def test_stale_heartbeats(start_gateway: StartGateway) -> None:
-    gateway = await start_gateway(timers={"heartbeat": 0.02})
+    # Three intervals are more than the first heartbeat may take on a loaded machine.
+    gateway = await start_gateway(timers={"heartbeat": 0.5})
     async with FakeProvider(gateway.link_url) as provider:
         assert (await provider.acks.get()).routable
         stale = await provider.acks.get()  # unasked: heartbeats have stopped, though the link lives
