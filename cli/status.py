@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from cli.control import ask
+from cli.control import LOOK_AGAIN_SECONDS, ask
 from cli.setup import paths
+from provider.errors import UnknownStateError
 from provider.system.lock import is_held
 
 WATCH_SECONDS = 1.0
+BETWEEN_SECONDS = 2.0
 _NOT_RUNNING = {"process": {"state": "not running", "pid": None}}
 # To the upper left, and at the end clear what the last picture left below (ECMA-48: CUP, ED).
 _HOME, _CLEAR_BELOW, _CLEAR_ALL = "\x1b[H", "\x1b[J", "\x1b[2J"
@@ -21,19 +23,32 @@ _CLEAR_LINE_END = "\x1b[K"
 
 def show_status(*, as_json: bool) -> int:
     """Print the status; the exit code: 0 a daemon runs, 1 none does (3, raised: it doesn't answer)."""
-    running, _ = is_held(paths().lock_file)
-    if not running:
+    document = _document()
+    if document is None:
         if as_json:
             print(json.dumps(_NOT_RUNNING))
         else:
             print("not running; start it with `malibu-provider start`")
         return 1
-    document = ask("GET", "status")
     if as_json:
         print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         print("\n".join(lines(document)))
     return 0
+
+
+def _document() -> dict[str, Any] | None:
+    """The daemon's word, `None` where none runs. One that has just begun, or ends just now, has its lock and
+    no socket: it is asked again for a moment."""
+    until = time.monotonic() + BETWEEN_SECONDS
+    while is_held(paths().lock_file)[0]:
+        try:
+            return ask("GET", "status")
+        except UnknownStateError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(LOOK_AGAIN_SECONDS)
+    return None
 
 
 def watch_status(*, as_json: bool) -> int:
@@ -42,11 +57,10 @@ def watch_status(*, as_json: bool) -> int:
     if terminal:
         print(_CLEAR_ALL, end="")
     while True:
-        running, _ = is_held(paths().lock_file)
-        if not running:
+        document = _document()
+        if document is None:
             print("not running" if not as_json else json.dumps(_NOT_RUNNING))
             return 1
-        document = ask("GET", "status")
         if as_json:
             print(json.dumps(document, ensure_ascii=False), flush=True)
         elif terminal:

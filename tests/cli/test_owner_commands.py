@@ -17,6 +17,7 @@ from provider.errors import UsageError
 from provider.logs import RotatingFile
 from provider.policy.pause import PauseFile
 from provider.status.history import HistoryFile, JobRecord
+from provider.system.lock import acquire
 
 Out = pytest.CaptureFixture[str]
 
@@ -156,3 +157,14 @@ def test_history_sums_by_day_and_model(home: Path, capsys: Out) -> None:
     assert run(["history", "--days", "60"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert run(["history", "--days", "0"]) == 2
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["status", "--watch"], ["status", "--json"]])
+def test_a_daemon_that_ends_while_it_is_asked_is_not_running(
+    home: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """Its socket goes first, then its lock."""
+    lock = acquire(home / "daemon.lock")
+    monkeypatch.setattr("cli.status.time.sleep", lambda seconds: lock.release())
+    assert run(arguments) == 1
+    assert "not running" in capsys.readouterr().out
