@@ -320,8 +320,10 @@ def _lines(file: Path | None) -> frozenset[str]:
         return frozenset()
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProviderError(f"can't read {file}: {error}") from None
+    except OSError as error:
+        raise ProviderError(f"can't read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ProviderError(f"can't read {file}: it is not UTF-8") from None
     return frozenset(line.strip() for line in lines if line.strip())
 
 

@@ -75,6 +75,11 @@ def keys_that_are_no_text(home: Path) -> str:
     return f'keys_file = "{home / "keys"}"'
 
 
+def tokens_that_are_no_text(home: Path) -> str:
+    (home / "tokens").write_bytes(b"\xff\xfe")
+    return f'provider_tokens_file = "{home / "tokens"}"'
+
+
 def a_certificate_that_is_none(home: Path) -> str:
     (home / "cert.pem").write_text("a certificate, some day")
     (home / "key.pem").write_text("its key")
@@ -97,6 +102,7 @@ def a_state_file_without_its_tables(home: Path) -> str:
     ("breaking", "code", "words"),
     [
         (keys_that_are_no_text, 2, "not UTF-8"),
+        (tokens_that_are_no_text, 1, "it is not UTF-8"),
         (a_certificate_that_is_none, 2, "not a certificate and its key in PEM form"),
         (a_state_file_that_is_none, 2, "not a database"),
         (a_state_file_without_its_tables, 2, "no such table"),
