@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from provider.system.launchd import LABEL, Launchd
-from provider.system.service import ServiceError, ServiceSpec, ServiceStatus, this_program
+from provider.system.service import (
+    Answer,
+    ServiceError,
+    ServiceSpec,
+    ServiceStatus,
+    ask_manager,
+    this_program,
+)
 from provider.system.systemd import UNIT, Systemd
 
 FAKES = Path(__file__).parents[2] / "fakes"
@@ -364,3 +371,13 @@ def test_the_program_is_named_by_absolute_paths() -> None:
     program = this_program(config_file=Path("/etc/malibu.toml"))
     assert Path(program[0]).is_absolute()
     assert program[-4:] == ["start", "--service", "--config", "/etc/malibu.toml"]
+
+
+def test_what_a_manager_prints_need_be_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = tmp_path / "manager"
+    manager.write_text("#!/bin/sh\nprintf 'pid = \\377'\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(ServiceError, match="manager is not there"):
+        ask_manager("manager")
+    manager.chmod(0o755)
+    assert ask_manager("manager") == Answer(0, "pid = \ufffd", "pid = \ufffd")
