@@ -86,12 +86,16 @@ def open_database(path: Path) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600, exist_ok=True)
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        migrate(database)
     except OSError as error:
         raise _unusable(path, error.strerror) from None
     except sqlite3.Error as error:
+        raise _unusable(path, error) from None
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        migrate(database)
+    except sqlite3.Error as error:
+        database.close()
         raise _unusable(path, error) from None
     return database
 

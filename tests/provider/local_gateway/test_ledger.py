@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 
 from gateway_protocol.messages import Usage
@@ -112,6 +113,25 @@ async def test_an_attempt_is_counted_once_and_sums_are_by_day_key_and_model(tmp_
         ("2026-02-01", "key_a", "m", 1, 10, 5),
     ]
     await ledger.aclose()
+
+
+@pytest.mark.parametrize("version", [None, 99])
+def test_a_file_that_cannot_be_used_is_let_go(tmp_path: Path, version: int | None) -> None:
+    path = tmp_path / "gateway.db"
+    if version is None:
+        path.write_bytes(b"no database " * 1000)
+    else:
+        with sqlite3.connect(path) as database:
+            database.execute(f"PRAGMA user_version = {version}")
+        database.close()
+    before = psutil.Process().open_files()
+    kept = None
+    try:
+        open_database(path)
+    except LedgerError as error:
+        kept = error  # as a daemon that tells it keeps it
+    assert kept is not None
+    assert psutil.Process().open_files() == before
 
 
 @pytest.mark.asyncio
