@@ -90,7 +90,7 @@ class LocalGateway:
             context.load_cert_chain(cert, key)
         except ssl.SSLError:
             raise GatewayConfigError(
-                f"{cert} and {key} are not a certificate and its key in PEM form"
+                f"can't use {cert} and {key}: they are no certificate and its key in PEM form"
             ) from None
         except OSError as error:
             raise GatewayConfigError(f"can't read {cert} and {key}: {error.strerror}") from None

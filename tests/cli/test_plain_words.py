@@ -103,7 +103,7 @@ def a_state_file_without_its_tables(home: Path) -> str:
     [
         (keys_that_are_no_text, 2, "not UTF-8"),
         (tokens_that_are_no_text, 1, "it is not UTF-8"),
-        (a_certificate_that_is_none, 2, "not a certificate and its key in PEM form"),
+        (a_certificate_that_is_none, 2, "no certificate and its key in PEM form"),
         (a_state_file_that_is_none, 2, "not a database"),
         (a_state_file_without_its_tables, 2, "no such table"),
     ],
