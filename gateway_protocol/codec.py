@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway_protocol.errors import ProtocolError
-from gateway_protocol.limits import FRAME_FROM_GATEWAY_BYTES, FRAME_FROM_PROVIDER_BYTES
+from gateway_protocol.limits import FRAME_FROM_GATEWAY_BYTES, FRAME_FROM_PROVIDER_BYTES, JOB_ID_PATTERN
 from gateway_protocol.messages import FromGateway, FromProvider, Nack, NackCode, Wire
 
 _FROM_GATEWAY: Final[TypeAdapter[FromGateway]] = TypeAdapter(FromGateway)
@@ -31,7 +31,7 @@ _GATEWAY_TYPES: Final = frozenset(str(m.model_fields["type"].default) for m in _
 _PROVIDER_TYPES: Final = frozenset(str(m.model_fields["type"].default) for m in _PROVIDER_MESSAGES)
 # What a type may look like to count as a newer peer's; anything else is malformed.
 _TYPE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
-_JOB_ID: Final = re.compile(r'"job_id"\s*:\s*"([A-Za-z0-9_-]{1,128})"')
+_JOB_ID: Final = re.compile(rf'"job_id"\s*:\s*"({JOB_ID_PATTERN})"')
 _ATTEMPT: Final = re.compile(r'"attempt"\s*:\s*([1-9][0-9]{0,8})(?![0-9.eE])')
 Message = TypeVar("Message")
 

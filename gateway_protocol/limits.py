@@ -35,9 +35,14 @@ FUNCTION_NAME_CHARS: Final = 64
 PARAMETER_NAME_CHARS: Final = 128
 
 # Frames (protocol.md)
+JOB_ID_PATTERN: Final = "[A-Za-z0-9_-]{1,128}"
 FRAME_FROM_GATEWAY_BYTES: Final = 16 * MIB
 FRAME_FROM_PROVIDER_BYTES: Final = 1 * MIB
 DELTA_TEXT_BYTES: Final = 64 * KIB
+# Control frames that wait for a peer which reads slower than it makes us answer; more end the link.
+WAITING_CONTROL_FRAMES: Final = 4096
+# Attempts whose ending a gateway has not acknowledged; it is offering faster than it listens.
+OPEN_ATTEMPTS: Final = 4096
 OUTBOX_JOB_BYTES: Final = 8 * MIB
 OUTBOX_TOTAL_BYTES: Final = 64 * MIB
 UNREAD_JOB_BYTES: Final = 1 * MIB

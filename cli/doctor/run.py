@@ -98,9 +98,8 @@ def _checks(config_file: Path | None) -> Iterator[Check]:
     status = _status() if running else None
     if settings is not None:
         yield _memory(settings, where.models, status)
-        if settings.gateway.token_file is not None:
-            token = settings.gateway.token_file
-            yield check_private("token_file", str(token), _mode(token))
+        for name, secret in _secrets_named_in(settings):
+            yield check_private(name, str(secret), _mode(secret))
         yield _port(settings, status)
         yield from _gateway(settings, status)
     yield from check_daemon(status, running=running)
@@ -140,6 +139,18 @@ def _free_bytes(folder: Path) -> int | None:
         return shutil.disk_usage(folder).free
     except OSError:
         return None
+
+
+def _secrets_named_in(settings: Settings) -> Iterator[tuple[str, Path]]:
+    """(check's name, file) of what nobody else should read."""
+    own = settings.local_gateway
+    for name, file in (
+        ("token_file", settings.gateway.token_file),
+        ("provider_tokens_file", own.provider_tokens_file),
+        ("tls_key", own.tls_key),
+    ):
+        if file is not None:
+            yield name, file
 
 
 def _mode(file: Path) -> int | None:

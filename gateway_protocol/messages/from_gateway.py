@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gateway_protocol.messages.codes import NotRoutableReason, RefusedCode
-from gateway_protocol.messages.parts import Count, Nack, Positive, ResumeJob, Wire
+from gateway_protocol.messages.parts import Count, JobId, Nack, Name, Positive, ResumeJob, Wire
 
 
 class Challenge(Wire):
@@ -15,14 +15,14 @@ class Challenge(Wire):
 
     type: Literal["challenge"] = "challenge"
     protocol_versions: tuple[int, ...]
-    gateway_id: str
-    nonce: str
+    gateway_id: Name
+    nonce: Name
     time_ms: Count
 
 
 class Registered(Wire):
     type: Literal["registered"] = "registered"
-    session_id: str
+    session_id: Name
     heartbeat_interval_ms: Positive
     resume_window_ms: Count
     minimum_version: str | None = None
@@ -54,10 +54,10 @@ class JobOffer(Wire):
     """
 
     type: Literal["job_offer"] = "job_offer"
-    job_id: str
+    job_id: JobId
     attempt: Positive
     request: dict[str, Any]
-    tenant: str | None = None
+    tenant: Name | None = None
     first_content_budget_ms: Positive | None = None
     deadline_ms: Positive
 
@@ -69,14 +69,14 @@ class JobAck(Wire):
     """
 
     type: Literal["job_ack"] = "job_ack"
-    job_id: str
+    job_id: JobId
     attempt: Positive
     seq: Count
 
 
 class JobCancel(Wire):
     type: Literal["job_cancel"] = "job_cancel"
-    job_id: str
+    job_id: JobId
     attempt: Positive
     reason: str
 

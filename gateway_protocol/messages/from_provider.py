@@ -14,11 +14,13 @@ from gateway_protocol.messages.parts import (
     Counters,
     Delta,
     JobError,
+    JobId,
     Machine,
     MachineStatus,
     MemoryStatus,
     ModelStatus,
     Nack,
+    Name,
     OfferedModel,
     Positive,
     PreviousKey,
@@ -33,7 +35,7 @@ class Register(Wire):
 
     type: Literal["register"] = "register"
     protocol_version: int
-    provider_id: str
+    provider_id: Name
     public_key: str
     signature: str
     previous: PreviousKey | None = None
@@ -62,7 +64,7 @@ class Heartbeat(Wire):
 
 class JobAccepted(Wire):
     type: Literal["job_accepted"] = "job_accepted"
-    job_id: str
+    job_id: JobId
     attempt: Positive
     prompt_tokens: Count
     cached_tokens: Count = 0
@@ -70,7 +72,7 @@ class JobAccepted(Wire):
 
 class JobRejected(Wire):
     type: Literal["job_rejected"] = "job_rejected"
-    job_id: str
+    job_id: JobId
     attempt: Positive
     error: JobError
     retry_after_ms: Count | None = None
@@ -80,7 +82,7 @@ class JobChunk(Wire):
     """`seq` starts at 0. `chain`: this link of the hash chain, lower-case hex (`receipts`)."""
 
     type: Literal["job_chunk"] = "job_chunk"
-    job_id: str
+    job_id: JobId
     attempt: Positive
     seq: Count
     delta: Delta
@@ -92,7 +94,7 @@ class JobCompleted(Wire):
     """`seq`: the number of chunks made, that is the sequence number after the last chunk's."""
 
     type: Literal["job_completed"] = "job_completed"
-    job_id: str
+    job_id: JobId
     attempt: Positive
     seq: Count
     finish_reason: FinishReason
@@ -104,7 +106,7 @@ class JobFailed(Wire):
     """Also the terminal frame of a cancelled job. `receipt` null: no inference ran."""
 
     type: Literal["job_failed"] = "job_failed"
-    job_id: str
+    job_id: JobId
     attempt: Positive
     seq: Count
     error: JobError

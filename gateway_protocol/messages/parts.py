@@ -7,12 +7,15 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway_protocol.errors import ApiError, ErrorCode, Fault
-from gateway_protocol.limits import SAFE_INTEGER
+from gateway_protocol.limits import JOB_ID_PATTERN, SAFE_INTEGER
 from gateway_protocol.messages.codes import ModelState, NackCode
 
 # Larger ones are no numbers that every JSON reader keeps, nor any that can be waited for or stored.
 Count = Annotated[int, Field(ge=0, le=SAFE_INTEGER)]
 Positive = Annotated[int, Field(ge=1, le=SAFE_INTEGER)]
+# Short, so that no frame which repeats one can become too large to be sent.
+JobId = Annotated[str, Field(pattern=rf"^{JOB_ID_PATTERN}$")]
+Name = Annotated[str, Field(min_length=1, max_length=512)]
 Rate = Annotated[float, Field(ge=0, le=SAFE_INTEGER, allow_inf_nan=False)]
 
 
@@ -76,13 +79,13 @@ class Capacity(Wire):
 class ActiveJob(Wire):
     """`next_seq`: the sequence number after the last chunk this provider has made for the job."""
 
-    job_id: str
+    job_id: JobId
     attempt: Positive
     next_seq: Count
 
 
 class ResumeJob(Wire):
-    job_id: str
+    job_id: JobId
     attempt: Positive
     from_seq: Count
 
@@ -193,7 +196,7 @@ class Nack(Wire):
 
     type: Literal["nack"] = "nack"
     in_reply_to: str | None = None
-    job_id: str | None = None
+    job_id: JobId | None = None
     attempt: Positive | None = None
     code: NackCode
     message: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway_protocol.codec import FrameError, UnknownMessage, decode_from_gateway
+from gateway_protocol.limits import OPEN_ATTEMPTS
 from gateway_protocol.messages import (
     PROTOCOL_VERSION,
     Challenge,
@@ -82,6 +83,8 @@ class ProviderSession(LinkSession):
         if older is not None:
             self.jobs.close(older)
             found.append(events.JobAbandoned(older.job_id, older.attempt, events.AbandonReason.SUPERSEDED))
+        if len(self.jobs) >= OPEN_ATTEMPTS:
+            return [nack(offer.type, NackCode.UNEXPECTED, "too many endings are not acknowledged", offer)]
         self.jobs.open(offer.job_id, offer.attempt)
         return [*found, events.JobOffered(offer)]
 

@@ -18,6 +18,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from gateway_protocol.codec import FrameError
+from gateway_protocol.limits import WAITING_CONTROL_FRAMES
 from gateway_protocol.messages import CloseCode, Draining, FromProvider, Refused
 from gateway_protocol.session import ProviderSession, events
 from provider.jobs.dispatcher import JobDispatcher
@@ -193,6 +194,8 @@ class Connection:
             self._send(message)  # type: ignore[arg-type]
         except FrameError:
             log.warning("answer_not_sent", type=getattr(message, "type", None))
+        if len(self._control) > WAITING_CONTROL_FRAMES:
+            raise _over(Verdict.RETRY, "flooded", "the gateway asks for more answers than it reads")
 
     def _challenged(self, event: events.ChallengeReceived) -> None:
         if not event.supported:

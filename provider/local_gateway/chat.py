@@ -116,6 +116,7 @@ class Chat:
         try:
             async with asyncio.timeout(timers.job_deadline + self.settings.queue_seconds + timers.delivery):
                 await self._write_events(request, response, job)
+                await response.write_eof()
         except (ConnectionError, asyncio.CancelledError):
             raise
         except TimeoutError:
@@ -128,7 +129,6 @@ class Chat:
             log.exception("stream_failed", request_id=request_id(request))
             event = completion.error_event(unforeseen(), request_id(request))
             await response.write(sse.data(event) + sse.DONE)
-        await response.write_eof()
         return response
 
     async def _write_events(self, request: web.Request, response: web.StreamResponse, job: Job) -> None:

@@ -2,7 +2,8 @@
 
     accept ─▶ idle ──request──▶ busy ──answered──▶ idle ─▶ …     over the cap the one idle longest is closed
 
-aiohttp has no bound on connections and none on the time that a request's head may take; both are here.
+aiohttp has no bound on connections, none on the time that a request's head may take and none on the time in
+which an answer must be read; all three are here.
 """
 
 from __future__ import annotations
@@ -45,9 +46,20 @@ def raise_file_limit(wanted: int) -> int:
 
 
 class Connections:
-    """All connections of one gateway. `head_seconds`: the first request's head must arrive in this time."""
+    """All connections of one gateway. `head_seconds`: the first request's head must arrive in this time.
 
-    def __init__(self, server: Server, most: int, head_seconds: float, options: dict[str, Any]) -> None:
+    `answer_seconds`: an answer that is whole must be read in this time.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        most: int,
+        options: dict[str, Any],
+        *,
+        head_seconds: float,
+        answer_seconds: float,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._most = most
@@ -55,6 +67,7 @@ class Connections:
         self._idle: OrderedDict[BuyerConnection, None] = OrderedDict()
         self.count = 0
         self.head_seconds = head_seconds
+        self.answer_seconds = answer_seconds
 
     def __call__(self) -> BuyerConnection:
         return BuyerConnection(self, self._server, loop=self._loop, **self._options)
@@ -94,6 +107,9 @@ class BuyerConnection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        # An answer counts as sent once the kernel has all of it: then nothing here waits for its reader.
+        transport.set_write_buffer_limits(0)
         self.counted = True
         if not self._connections.opened(self):
             self.turn_away("This gateway has all the connections it takes.")
@@ -136,6 +152,8 @@ class BuyerConnection(web.RequestHandler):
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(raw_answer(status, error))
             self.close()
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()  # whoever reads nothing
             self.transport.close()
 
     def _stop_timer(self) -> None:
@@ -174,11 +192,23 @@ class BuyerConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """aiohttp refuses an `Expect` that it doesn't know before any middleware has seen the request."""
+        """Send what isn't sent yet, in bounded time, and stay busy until it is.
+
+        aiohttp refuses an `Expect` that it doesn't know before any middleware has seen the request.
+        """
         if isinstance(resp, web.HTTPExpectationFailed):
             message = "This gateway can't do what the header 'Expect' asks for."
             resp = error_response(request, ApiError(ErrorCode.INVALID_REQUEST, message))
-        return await super().finish_response(request, resp, start_time)
+        try:
+            with self.serving():
+                async with asyncio.timeout(self._connections.answer_seconds):
+                    sent = await super().finish_response(request, resp, start_time)
+                    await request.writer.drain()
+                    return sent
+        except TimeoutError:
+            if self.transport is not None:
+                self.transport.abort()
+            return resp, True
 
 
 def _what_is_wrong(fault: BaseException | None) -> str:

@@ -1,8 +1,8 @@
 """One websocket to a provider: frames in, frames out. What they mean is the `Switchboard`'s business.
 
 The reader only decodes and applies, so no handler can block it; the sender has a task of its own. Control
-frames go before offers. A send that makes no progress for `Timers.send` seconds, or silence for
-`Timers.link_dead`, ends it.
+frames go before offers. A send that makes no progress for `Timers.send` seconds, silence for
+`Timers.link_dead`, or more control frames waiting than a peer that reads can cause, ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 from aiohttp import WSMsgType, web
 
 from gateway_protocol.codec import FrameError
-from gateway_protocol.limits import FRAME_FROM_PROVIDER_BYTES
+from gateway_protocol.limits import FRAME_FROM_PROVIDER_BYTES, WAITING_CONTROL_FRAMES
 from gateway_protocol.messages import (
     PROTOCOL_VERSION,
     SUBPROTOCOL,
@@ -100,6 +100,10 @@ class Peer:
         last = isinstance(message, JobOffer) or (isinstance(message, JobCancel) and self._offers)
         (self._offers if last else self._control).append(frame)
         self._pending.set()
+        if len(self._control) > WAITING_CONTROL_FRAMES:
+            log.warning("link_flooded", registered=self._record is not None)
+            self._control.clear()
+            self._abort()
         return True
 
     def close(self, code: int, reason: str) -> None:
@@ -216,6 +220,9 @@ class Peer:
 
     def _acknowledge(self) -> None:
         self._ack_timer = None
+        if self._control:  # a slow reader gets one acknowledgement for all that came meanwhile
+            self._ack_timer = self._loop.call_later(self._rules.timers.ack, self._acknowledge)
+            return
         attempts = () if self._record is None else self._record.attempts.values()
         # Of a buyer who reads slowly: its provider then stops at what an outbox holds.
         withheld = {each.job_id for each in attempts if each.job is not None and each.job.delivery.full}

@@ -16,6 +16,7 @@ from gateway_protocol.messages import (
     Feature,
     Heartbeat,
     ModelState,
+    NackCode,
     NotRoutableReason,
     OfferedModel,
     ProviderState,
@@ -50,6 +51,7 @@ class ProviderRecord:
 
     `draining`: it has said so, and nothing but a new session takes that back. `losses`: of links so far.
     `candidate`: what dispatch knows of it, kept so that a new link doesn't wash off its failures.
+    `nacked`: with which codes its current link has refused frames of ours.
     """
 
     provider_id: str
@@ -64,6 +66,7 @@ class ProviderRecord:
     heartbeat_at: float = 0.0
     draining: bool = False
     losses: int = 0
+    nacked: set[NackCode] = field(default_factory=set)
 
     def offered(self, model: str) -> OfferedModel | None:
         return next((offered for offered in self.register.models if offered.id == model), None)

@@ -149,7 +149,13 @@ class LocalGateway:
         server = runner.server
         assert server is not None
         most = raise_file_limit(settings.caps.connections)
-        self._connections = Connections(server, most, settings.timers.request_head, options)
+        self._connections = Connections(
+            server,
+            most,
+            options,
+            head_seconds=settings.timers.request_head,
+            answer_seconds=settings.timers.delivery,
+        )
         return await asyncio.get_running_loop().create_server(
             self._connections,
             settings.host,

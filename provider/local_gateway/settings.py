@@ -25,7 +25,8 @@ class Timers:
     `link_dead`: so much silence ends a provider's link, which is looked at each `look`.
     `offer`: an offer may stay unanswered so long (a model may have to be loaded first).
     `first_content` overrides the budget of base + `first_content_per_token` for each uncached prompt token.
-    `delivery`: after its job's deadline a buyer may take so long to read what is left.
+    `delivery`: a buyer may take so long to read a whole answer, or what is left of a stream at its job's
+    deadline.
     `ack`: chunks are acknowledged at least so often. `send`: without progress on a send, the link is dead.
     """
 
@@ -73,6 +74,7 @@ class Caps:
     """Bounds on what one buyer or all of them may ask for at a time.
 
     `requests_per_minute`: for each API key, `None` for no limit. `streams_per_key`: jobs of one key at once.
+    `pinned_keys`: of providers, those no longer in use among them.
     """
 
     requests_per_minute: int | None = None
@@ -80,6 +82,7 @@ class Caps:
     jobs: int = 1024
     connections: int = 4096
     providers: int = 1024
+    pinned_keys: int = 16_384
 
 
 @dataclass(frozen=True, slots=True)

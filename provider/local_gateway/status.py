@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -24,18 +22,16 @@ from provider.local_gateway.settings import GatewaySettings
 log = structlog.get_logger("gateway")
 
 _REPORT_BYTES: Final = 64 * KIB
-_REPORTS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """`reports`: the latest verified report of each provider, by its ID, with the time it came."""
+    """The routes that say how the gateway is."""
 
     settings: GatewaySettings
     directory: Directory
     broker: Broker
     ledger: Ledger
-    reports: OrderedDict[str, tuple[float, dict[str, Any]]] = field(default_factory=OrderedDict)
 
     async def health(self, request: web.Request) -> web.Response:
         """The gateway answers; whether it can serve is `status`."""
@@ -75,7 +71,7 @@ class Status:
         return json_response(jwks(self.ledger.all()))
 
     async def report(self, request: web.Request) -> web.Response:
-        """A provider's signed status report."""
+        """A provider's signed status report: checked, and not kept."""
         provider_id = request.match_info["provider_id"]
         pinned = self.ledger.pinned(provider_id)
         if pinned is None:
@@ -89,8 +85,4 @@ class Status:
             raise ApiError(ErrorCode.FORBIDDEN, "The report isn't signed by that provider's key.") from None
         if snapshot.get("provider_id", provider_id) != provider_id:
             raise ApiError(ErrorCode.FORBIDDEN, "The report is another provider's.")
-        self.reports[provider_id] = (time.time(), snapshot)
-        self.reports.move_to_end(provider_id)
-        while len(self.reports) > _REPORTS:
-            self.reports.popitem(last=False)
         return web.Response(status=204)

@@ -25,6 +25,7 @@ from gateway_protocol.messages import (
     NackCode,
     ProviderState,
     Refused,
+    RefusedCode,
     Register,
     Registered,
     ResumeJob,
@@ -32,7 +33,7 @@ from gateway_protocol.messages import (
 from gateway_protocol.session import GatewaySession, events
 from provider.local_gateway.broker import Broker
 from provider.local_gateway.endings import contract_breach, counts, judged, receipt_mismatch
-from provider.local_gateway.handshake import Dialled, check_registration, keys_to_pin
+from provider.local_gateway.handshake import Dialled, check_registration, keys_to_pin, refused
 from provider.local_gateway.jobs import Attempt
 from provider.local_gateway.providers import (
     Directory,
@@ -92,6 +93,8 @@ class Switchboard:
         if refusal is not None:
             return refusal
         new_keys = keys_to_pin(register, pinned)
+        if new_keys and len(self._keys.all()) + len(new_keys) > self._settings.caps.pinned_keys:
+            return refused(RefusedCode.TOO_MANY, "this gateway has pinned all the keys it takes", 60_000)
         for key in new_keys:
             self._keys.pin(provider_id, key)
         record = self._record_for(register, new_keys)
@@ -126,6 +129,7 @@ class Switchboard:
             record.keys = [*record.keys, *new_keys][-CONSENTS:]
         record.register = register
         record.draining = False
+        record.nacked.clear()
         record.states, record.heartbeat, record.heartbeat_at = {}, None, self._loop.time()
         return record
 
@@ -204,7 +208,9 @@ class Switchboard:
                 record.candidate.state = ProviderState.DRAINING
                 self._broker.dispatch.refresh(record.provider_id, self._loop.time())
             case events.NackReceived(nack):
-                log.warning("provider_nacked", provider_id=record.provider_id, code=str(nack.code))
+                if nack.code not in record.nacked:  # a line for each kind: it may nack every frame
+                    record.nacked.add(nack.code)
+                    log.warning("provider_nacked", provider_id=record.provider_id, code=str(nack.code))
             case events.RegistrationReceived():
                 pass  # before a session is open only; `peers` takes it
 

@@ -150,15 +150,23 @@ def test_a_clock_that_is_an_hour_off(home: Path, capsys: Out, ahead: float, word
         assert words in failing(capsys)["clock"]
 
 
-def test_a_token_that_others_can_read(home: Path, capsys: Out) -> None:
-    token = home / "token"
-    token.write_text("secret")
-    token.chmod(0o644)
+@pytest.mark.parametrize(
+    ("check", "lines"),
+    [
+        ("token_file", 'token_file = "SECRET"'),
+        ("provider_tokens_file", '[local_gateway]\nport = 0\nprovider_tokens_file = "SECRET"'),
+        ("tls_key", '[local_gateway]\nport = 0\ntls_key = "SECRET"\ntls_cert = "SECRET"'),
+    ],
+)
+def test_a_secret_that_others_can_read(home: Path, capsys: Out, check: str, lines: str) -> None:
+    secret = home / "secret"
+    secret.write_text("secret")
+    secret.chmod(0o644)
     with gateway() as port:
-        configure(home, port, f'token_file = "{token}"')
+        configure(home, port, lines.replace("SECRET", str(secret)))
         found = failing(capsys)
-    assert list(found) == ["token_file"]
-    assert "mode 644" in found["token_file"]
+    assert list(found) == [check]
+    assert "mode 644" in found[check]
 
 
 def test_a_key_that_others_can_read(home: Path, capsys: Out) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from gateway_protocol.codec import FrameError, UnknownMessage, encode
+from gateway_protocol.limits import OPEN_ATTEMPTS
 from gateway_protocol.messages import (
     ActiveJob,
     Challenge,
@@ -468,6 +469,21 @@ def test_more_is_never_acknowledged_than_was_made(streaming: Ends) -> None:
     assert nacks(streaming.provider.receive(ack(4))) == [NackCode.BAD_SEQUENCE]
     assert streaming.provider.receive(ack(2)) == [events.JobAcknowledged("j", 1, 2, done=False)]
     assert streaming.provider.receive(ack(3)) == [events.JobAcknowledged("j", 1, 3, done=True)]
+
+
+def test_offers_without_acknowledged_endings_come_to_a_bound(ends: Ends) -> None:
+    provider = ends.provider
+    for number in range(OPEN_ATTEMPTS):
+        offer = OFFER.model_copy(update={"job_id": f"j{number}"})
+        assert provider.receive(offer) == [events.JobOffered(offer)]
+    (answer,) = provider.receive(OFFER.model_copy(update={"job_id": "one_more"}))
+    assert isinstance(answer, events.Send)
+    assert isinstance(answer.message, Nack)
+    assert (answer.message.code, answer.message.job_id) == (NackCode.UNEXPECTED, "one_more")
+    # One of those that are open may still be offered anew.
+    assert provider.receive(OFFER.model_copy(update={"job_id": "j0", "attempt": 2}))[-1] == events.JobOffered(
+        OFFER.model_copy(update={"job_id": "j0", "attempt": 2})
+    )
 
 
 def test_late_frames_of_an_attempt_that_was_given_up_are_dropped_but_its_end_is_acknowledged(

@@ -32,9 +32,10 @@ from provider.link.board import LinkStage
 from provider.link.dial import DialFailed, LinkSettings, LinkTimers, dial, is_loopback
 from tests.fakes.core import Core, offer, write_script
 from tests.fakes.fake_gateway import FakeGateway, http_answer
-from tests.fakes.waiting import eventually
+from tests.fakes.waiting import eventually, send_often
 
 # The one time that a test waits for is short, all others are as they are in life.
+DEAF = LinkTimers(dead=3600.0, send=3600.0, close=0.5)
 SILENT = LinkTimers(dead=1.0, look=0.1, close=0.5)
 UNREGISTERED = LinkTimers(register=1.0, close=0.5)
 
@@ -225,6 +226,18 @@ async def test_malformed_and_unknown_frames_are_survived(script: Path) -> None:
         await link.socket.send(b"\x00")
         codes = [(await link.until(events.NackReceived)).nack.code.value for _ in range(3)]
         assert codes == ["not_json", "malformed", "malformed"]
+        await link.send(offer("j1"))
+        assert (await link.until(events.JobEnded)).terminal.type == "job_completed"
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_asks_and_reads_nothing_loses_the_link(script: Path) -> None:
+    async with FakeGateway() as gateway, Core(script, gateway.url, timers=DEAF):
+        link = await gateway.link()
+        cancel = '{"type": "job_cancel", "job_id": "%s", "attempt": 1, "reason": "x"}' % ("j" * 128)
+        with pytest.raises(ConnectionClosed):
+            await send_often(link.socket, cancel)
+        link = await gateway.link()
         await link.send(offer("j1"))
         assert (await link.until(events.JobEnded)).terminal.type == "job_completed"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import aiohttp
@@ -13,7 +14,10 @@ from provider.local_gateway.connections import raise_file_limit
 from provider.local_gateway.server import LocalGateway
 from provider.local_gateway.settings import Caps
 from tests.fakes.fake_provider import FakeJob, FakeProvider
-from tests.provider.local_gateway.conftest import StartGateway, Stream, chat, stream
+from tests.provider.local_gateway.conftest import StartGateway, Stream, chat, eventually, stream
+
+PIECE = "x" * 60_000
+HUGE_PIECES = 100
 
 
 async def connect(gateway: LocalGateway) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -154,6 +158,59 @@ async def test_the_connection_idle_longest_makes_room(
         assert len(provider.jobs) == 2
         for _, writer in idle:
             writer.close()
+
+
+async def ask_without_reading(gateway: LocalGateway) -> socket.socket:
+    """A buyer with the smallest receive buffer there is, whose answer is on its way."""
+    host, port = gateway.url.removeprefix("http://").split(":")
+    buyer = socket.socket()
+    buyer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    buyer.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(buyer, (host, int(port)))
+    body = json.dumps(chat()).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    await asyncio.get_running_loop().sock_sendall(buyer, head.encode() + body)
+    return buyer
+
+
+async def huge(job: FakeJob) -> None:
+    await job.accept()
+    await job.begin()
+    for _ in range(HUGE_PIECES):
+        await job.text(PIECE)
+    await job.complete()
+
+
+@pytest.mark.asyncio
+async def test_a_whole_answer_is_not_cut_for_a_newcomer_however_slowly_it_is_read(
+    start_gateway: StartGateway,
+) -> None:
+    gateway = await start_gateway(caps=Caps(connections=2))
+    async with FakeProvider(gateway.link_url, behave=huge) as provider:
+        buyer = await ask_without_reading(gateway)
+        job = await provider.offered()
+        await provider.until(lambda: job.terminal is not None)
+        for _ in range(20):
+            reader, writer = await connect(gateway)
+            status, error = await answer(reader)
+            assert (status, error["code"]) == (503, "provider_overloaded")
+            writer.close()
+        text, loop = b"", asyncio.get_running_loop()
+        while not text.endswith(b"}"):
+            text += await loop.sock_recv(buyer, 1024 * 1024)
+        content = json.loads(text.partition(b"\r\n\r\n")[2])["choices"][0]["message"]["content"]
+        assert content == PIECE * HUGE_PIECES
+        buyer.close()
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_nobody_reads_is_given_up(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway(timers={"delivery": 0.2})
+    async with FakeProvider(gateway.link_url, behave=huge):
+        buyer = await ask_without_reading(gateway)
+        await eventually(lambda: gateway.connection_count == 2)
+        await eventually(lambda: gateway.connection_count == 1)
+        buyer.close()
 
 
 @pytest.mark.asyncio

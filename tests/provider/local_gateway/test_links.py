@@ -7,6 +7,10 @@ import json
 
 import aiohttp
 import pytest
+import structlog
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedError
+from websockets.typing import Subprotocol
 
 from gateway_protocol.errors import ErrorCode
 from gateway_protocol.messages import (
@@ -26,6 +30,7 @@ from gateway_protocol.signing import (
 from provider.local_gateway.server import LocalGateway
 from provider.local_gateway.settings import Access, Caps
 from tests.fakes.fake_provider import FakeJob, FakeProvider, answering, offered_model, rejecting
+from tests.fakes.waiting import send_often
 from tests.provider.local_gateway.conftest import StartGateway, chat, refusal, stream
 
 Reason = NotRoutableReason
@@ -304,6 +309,41 @@ async def test_who_never_registers_is_cut_off(
     async with http.ws_connect(gateway.link_url, protocols=["malibu.provider.v1"]) as ws:
         await ws.receive_str()
         assert (await ws.receive()).type is aiohttp.WSMsgType.CLOSED
+
+
+@pytest.mark.asyncio
+async def test_who_makes_the_gateway_answer_and_reads_nothing_is_cut_off(
+    start_gateway: StartGateway, http: aiohttp.ClientSession
+) -> None:
+    gateway = await start_gateway(timers={"register": 3600.0, "send": 3600.0, "link_dead": 3600.0})
+    deaf = connect(gateway.link_url, subprotocols=[Subprotocol("malibu.provider.v1")], max_queue=1)
+    frame = '{"type": "job_accepted", "job_id": "%s", "attempt": 1, "prompt_tokens": 1}' % ("j" * 128)
+    async with deaf as socket, FakeProvider(gateway.link_url):
+        with pytest.raises(ConnectionClosedError):
+            await send_often(socket, frame)
+        assert (await stream(http, gateway)).done
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_nacks_everything_fills_no_log(gateway: LocalGateway) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with FakeProvider(gateway.link_url) as provider:
+            for code in ("malformed", "unexpected") * 50:
+                await provider.send_raw(f'{{"type": "nack", "code": "{code}", "message": "no"}}')
+            await reasons(provider, ProviderState.READY)
+    told = [entry["code"] for entry in logs if entry["event"] == "provider_nacked"]
+    assert told == ["malformed", "unexpected"]
+
+
+@pytest.mark.asyncio
+async def test_no_more_keys_are_pinned_than_are_kept(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway(caps=Caps(pinned_keys=2))
+    first = FakeProvider(gateway.link_url)
+    async with first, FakeProvider(gateway.link_url), FakeProvider(gateway.link_url) as third:
+        await test_refused(third, RefusedCode.TOO_MANY, 4429)
+    again = FakeProvider(gateway.link_url, key=first.key, provider_id=first.provider_id)
+    async with again:
+        assert again.registered
 
 
 @pytest.mark.asyncio
