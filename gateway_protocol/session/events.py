@@ -14,6 +14,8 @@ from gateway_protocol.messages import (
     Heartbeat,
     HeartbeatAck,
     JobAccepted,
+    JobAck,
+    JobCancel,
     JobChunk,
     JobCompleted,
     JobFailed,
@@ -24,7 +26,6 @@ from gateway_protocol.messages import (
     Refused,
     Register,
     Registered,
-    Wire,
 )
 
 
@@ -32,7 +33,7 @@ from gateway_protocol.messages import (
 class Send:
     """An answer that the protocol itself asks for: an acknowledgement, a nack, a cancel."""
 
-    message: Wire
+    message: JobAck | JobCancel | Nack
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from gateway_protocol.codec import FrameError
 from gateway_protocol.limits import WAITING_CONTROL_FRAMES
-from gateway_protocol.messages import CloseCode, Draining, FromProvider, Refused
+from gateway_protocol.messages import CloseCode, Draining, FromProvider, Nack, Refused
 from gateway_protocol.session import ProviderSession, events
 from provider.jobs.dispatcher import JobDispatcher
 from provider.link.backoff import Verdict, verdict_for_close, verdict_for_refusal
@@ -189,11 +189,11 @@ class Connection:
             log.warning("gateway_nack", in_reply_to=event.nack.in_reply_to, code=event.nack.code.value)
 
     def _answer(self, event: events.Send) -> None:
-        message = event.message
+        assert isinstance(event.message, Nack), "a provider acknowledges and cancels nothing"
         try:
-            self._send(message)  # type: ignore[arg-type]
+            self._send(event.message)
         except FrameError:
-            log.warning("answer_not_sent", type=getattr(message, "type", None))
+            log.warning("answer_not_sent", type=event.message.type)
         if len(self._control) > WAITING_CONTROL_FRAMES:
             raise _over(Verdict.RETRY, "flooded", "the gateway asks for more answers than it reads")
 

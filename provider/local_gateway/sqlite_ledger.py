@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -296,14 +296,32 @@ class SqliteLedger:
         return [_entry(row) for row in rows][::-1]
 
 
-def _entry(row: tuple[object, ...]) -> JobEntry:
-    head, counts, tail = row[:8], row[8:12], row[12:]
+def _entry(row: Sequence[Any]) -> JobEntry:
+    """`row`: the columns of `jobs`, which but for the usage are the fields of an entry."""
+    job_id, attempt, key_id, model, provider_id, terminal, finish_reason, error, *rest = row
+    prompt, completion, cached, reasoning, receipt, created_ms, ended_ms = rest
     usage = None
-    if counts[0] is not None:
-        names = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
-        usage = Usage.model_validate(dict(zip(names, counts, strict=True)))
-    receipt, created_ms, ended_ms = tail
-    return JobEntry(*head, usage, receipt, created_ms, ended_ms)  # type: ignore[call-arg, arg-type]
+    if prompt is not None:
+        usage = Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cached_tokens=cached,
+            reasoning_tokens=reasoning,
+        )
+    return JobEntry(
+        job_id=job_id,
+        attempt=attempt,
+        key_id=key_id,
+        model=model,
+        provider_id=provider_id,
+        terminal=terminal,
+        finish_reason=finish_reason,
+        error=error,
+        usage=usage,
+        receipt=receipt,
+        created_ms=created_ms,
+        ended_ms=ended_ms,
+    )
 
 
 def read_usage(database: sqlite3.Connection) -> list[UsageSum]:
