@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.setup import load_config, paths
 from provider.errors import ProviderError
 from provider.local_gateway.api_keys import KeysError, add_key, load_keys
-from provider.local_gateway.sqlite_ledger import LedgerError, usage_of
+from provider.local_gateway.ledger_file import LedgerError, usage_of
 
 _KEYS = "local_gateway.keys_file"
 

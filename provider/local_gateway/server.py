@@ -27,12 +27,13 @@ from provider.local_gateway.connections import (
 )
 from provider.local_gateway.envelope import envelope_middleware
 from provider.local_gateway.ledger import Ledger, MemoryLedger
+from provider.local_gateway.ledger_file import LedgerError
 from provider.local_gateway.models import Models
 from provider.local_gateway.page import Page, load_page
 from provider.local_gateway.peers import LinkRules, Peer
 from provider.local_gateway.providers import Directory
 from provider.local_gateway.settings import Access, GatewaySettings
-from provider.local_gateway.sqlite_ledger import LedgerError, SqliteLedger
+from provider.local_gateway.sqlite_ledger import SqliteLedger
 from provider.local_gateway.status import Status
 from provider.local_gateway.switchboard import Switchboard
 

@@ -18,15 +18,10 @@ import pytest
 from gateway_protocol.messages import Usage
 from gateway_protocol.signing import ProviderKey
 from provider.local_gateway.ledger import JobEntry, Ledger, MemoryLedger
+from provider.local_gateway.ledger_file import MIGRATIONS, LedgerError, LedgerFile, usage_of
 from provider.local_gateway.server import GatewayConfigError, create_gateway
 from provider.local_gateway.settings import GatewaySettings
-from provider.local_gateway.sqlite_ledger import (
-    MIGRATIONS,
-    LedgerError,
-    SqliteLedger,
-    open_database,
-    usage_of,
-)
+from provider.local_gateway.sqlite_ledger import SqliteLedger
 from tests.cli.processes import free_port
 from tests.fakes.fake_provider import FakeJob, FakeProvider, answering
 from tests.fakes.gateway_process import GatewayProcess
@@ -127,7 +122,7 @@ def test_a_file_that_cannot_be_used_is_let_go(tmp_path: Path, version: int | Non
     before = psutil.Process().open_files()
     kept = None
     try:
-        open_database(path)
+        LedgerFile(path)
     except LedgerError as error:
         kept = error  # as a daemon that tells it keeps it
     assert kept is not None
@@ -141,7 +136,7 @@ async def test_entries_of_three_months_ago_go_also_while_it_runs(tmp_path: Path)
     for day in (0, 1, 90, 91):
         entry = dataclasses.replace(ENTRY, job_id=f"job_{day}", ended_ms=ENTRY.ended_ms + day * day_ms)
         await kept(ledger, entry)
-    database = open_database(path)
+    database = sqlite3.connect(path)
     found = {job_id for (job_id,) in database.execute("SELECT job_id FROM jobs")}
     database.close()
     assert found == {"job_1", "job_90", "job_91"}
@@ -161,6 +156,14 @@ async def test_what_a_file_cannot_hold_fails_alone(tmp_path: Path) -> None:
     await ledger.aclose()
 
 
+def pinned_in(path: Path) -> set[str]:
+    file = LedgerFile(path)
+    try:
+        return {public_key for public_key, _ in file.pins()}
+    finally:
+        file.close()
+
+
 @pytest.mark.asyncio
 async def test_a_full_disk_keeps_what_is_there_and_refuses_new_jobs(
     tmp_path: Path, start_gateway: StartGateway, http: aiohttp.ClientSession
@@ -171,8 +174,8 @@ async def test_a_full_disk_keeps_what_is_there_and_refuses_new_jobs(
     assert isinstance(ledger, SqliteLedger)
     async with FakeProvider(gateway.link_url):
         assert (await stream(http, gateway)).finish_reasons == ["stop"]
-        (pages,) = ledger._database.execute("PRAGMA page_count").fetchone()
-        ledger._database.execute(f"PRAGMA max_page_count = {pages}")
+        (pages,) = ledger._file._database.execute("PRAGMA page_count").fetchone()
+        ledger._file._database.execute(f"PRAGMA max_page_count = {pages}")
         failed = None
         while failed is None:  # until the last page is full
             failed = (await stream(http, gateway)).error
@@ -180,23 +183,28 @@ async def test_a_full_disk_keeps_what_is_there_and_refuses_new_jobs(
         got = await refusal(http, gateway, chat())
         assert (got.status, got.error["code"]) == (503, "no_provider_available")
         before = sum(row.jobs for row in usage_of(path))
-        ledger._database.execute(f"PRAGMA max_page_count = {pages + 1000}")
+        async with FakeProvider(gateway.link_url) as late:
+            assert late.registered
+        assert late.key.public_key not in pinned_in(path)
+        ledger._file._database.execute(f"PRAGMA max_page_count = {pages + 1000}")
         await eventually(lambda: not ledger.full)
         assert (await stream(http, gateway)).finish_reasons == ["stop"]
         assert sum(row.jobs for row in usage_of(path)) == before + 1
+    # A key that was pinned meanwhile is written down once it can be: a restart must not forget it.
+    assert late.key.public_key in pinned_in(path)
 
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path = tmp_path / "gateway.db"
     path.write_text("something else entirely, and long enough to be looked at as a header")
     with pytest.raises(LedgerError, match=r"gateway\.db"):
-        open_database(path)
+        LedgerFile(path)
     newer = tmp_path / "newer.db"
     with sqlite3.connect(newer) as database:
         database.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     database.close()
     with pytest.raises(LedgerError, match="newer version"):
-        open_database(newer)
+        LedgerFile(newer)
     with pytest.raises(LedgerError, match="no state file"):
         usage_of(tmp_path / "none.db")
 
@@ -296,7 +304,7 @@ async def test_kill_dash_nine_loses_no_answer_that_a_buyer_got_whole(
     await asyncio.gather(serving, return_exceptions=True)
     await provider.hang_up()
     await process.end(signal.SIGTERM)
-    database = open_database(path)
+    database = sqlite3.connect(path)
     rows = database.execute("SELECT job_id FROM jobs WHERE terminal = 'completed'").fetchall()
     (counted,) = database.execute("SELECT sum(jobs) FROM usage").fetchone()
     database.close()

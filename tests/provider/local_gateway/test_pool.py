@@ -14,8 +14,8 @@ from typing import Any, Self
 import aiohttp
 import pytest
 
+from provider.local_gateway.ledger_file import usage_of
 from provider.local_gateway.server import LocalGateway
-from provider.local_gateway.sqlite_ledger import usage_of
 from tests.provider.local_gateway.conftest import StartGateway, Stream, chat, eventually
 
 ONE, TWO = "mlx-community/Qwen3-8B-4bit", "mlx-community/gpt-oss-20b-MXFP4-Q8"

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from provider.local_gateway.sqlite_ledger import usage_of
+from provider.local_gateway.ledger_file import usage_of
 from tests.cli.processes import free_port
 from tests.fakes.fake_provider import FakeJob, FakeProvider
 from tests.fakes.gateway_process import GatewayProcess
