@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from gateway_protocol.errors import ApiError, ErrorCode
 from gateway_protocol.limits import KIB, REQUEST_BODY_BYTES
@@ -28,6 +28,9 @@ async def read_body(request: web.Request, seconds: float) -> bytes:
     """
     if (request.content_length or 0) > REQUEST_BODY_BYTES:
         raise body_too_large()
+    if _waits_to_be_asked(request):
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer has not begun yet
     pieces: list[bytes] = []
     size = 0
     try:
@@ -44,6 +47,20 @@ async def read_body(request: web.Request, seconds: float) -> bytes:
     except web.RequestPayloadError:
         raise ApiError(ErrorCode.INVALID_REQUEST, "The body is not what its headers say.") from None
     return b"".join(pieces)
+
+
+async def expectation(request: web.Request) -> None:
+    """For routes that read a body: they ask for it themselves, once it is known to be wanted.
+
+    aiohttp would ask at once, also for a body that is too large or from someone without a key.
+    """
+    if request.version >= HttpVersion11 and not _waits_to_be_asked(request):
+        raise web.HTTPExpectationFailed
+
+
+def _waits_to_be_asked(request: web.Request) -> bool:
+    """RFC 9110, 10.1.1; of an older client the header means nothing."""
+    return request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue"
 
 
 # One such body at a time: working on it takes up to half of the interpreter's time from all streams.

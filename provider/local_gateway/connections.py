@@ -109,7 +109,8 @@ class BuyerConnection(web.RequestHandler):
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
         # An answer counts as sent once the kernel has all of it: then nothing here waits for its reader.
-        transport.set_write_buffer_limits(0)
+        # (One byte: asyncio's TLS takes zero for "always full".)
+        transport.set_write_buffer_limits(high=1, low=0)
         self.counted = True
         if not self._connections.opened(self):
             self.turn_away("This gateway has all the connections it takes.")

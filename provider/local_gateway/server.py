@@ -16,6 +16,7 @@ from gateway_protocol.errors import ApiError, ErrorCode
 from gateway_protocol.messages import CloseCode
 from provider.local_gateway.access import Doorkeeper, is_loopback
 from provider.local_gateway.api_keys import KeysError, KeysFile
+from provider.local_gateway.body import expectation
 from provider.local_gateway.broker import Broker
 from provider.local_gateway.buyers import Buyers
 from provider.local_gateway.chat import Chat
@@ -188,18 +189,18 @@ class LocalGateway:
             return await Peer(self.switchboard, rules).serve(request, self._peers)
 
         for prefix in ("/v1", ""):
-            app.router.add_post(f"{prefix}/chat/completions", chat.handle)
+            app.router.add_post(f"{prefix}/chat/completions", chat.handle, expect_handler=expectation)
             app.router.add_get(f"{prefix}/models", models.list)
             app.router.add_get(prefix + "/models/{model:.+}", models.one)
         page = Page(settings, directory, broker, buyers, self.ledger, *load_page())
         app.router.add_get("/", page.index)
         app.router.add_get("/openapi.json", page.describe)
         app.router.add_get("/v1/live", page.live)
-        app.router.add_post("/v1/explain", page.explain)
+        app.router.add_post("/v1/explain", page.explain, expect_handler=expectation)
         app.router.add_get("/health", status.health)
         app.router.add_get("/v1/status", status.status)
         app.router.add_get("/v1/providers/keys", status.keys)
-        app.router.add_post("/v1/providers/{provider_id}/status", status.report)
+        app.router.add_post("/v1/providers/{provider_id}/status", status.report, expect_handler=expectation)
         app.router.add_get(LINK_PATH, link)
 
     def _address(self) -> str:

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from provider.local_gateway.api_keys import add_key, load_keys
 from provider.local_gateway.server import GatewayConfigError, LocalGateway, create_gateway
 from provider.local_gateway.settings import Access, Caps, GatewaySettings
-from tests.fakes.fake_provider import MODEL, FakeProvider, stuck
+from tests.fakes.fake_provider import MODEL, FakeProvider, answering, stuck
 from tests.provider.local_gateway.conftest import (
     HI,
     StartGateway,
@@ -224,6 +224,10 @@ async def test_tls(tmp_path: Path, start_gateway: StartGateway, http: aiohttp.Cl
         url = f"{gateway.url}/v1/chat/completions"
         async with http.post(url, json=chat(), ssl=trusting) as response:
             assert response.status == 200
+        provider.behave = answering(*["x" * 60_000] * 50)
+        for streamed in (False, True):
+            async with http.post(url, json=chat(stream=streamed), ssl=trusting) as response:
+                assert len(await response.read()) > 3_000_000
     # Plain HTTP to the TLS port ends quickly and disturbs nobody.
     reader, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rsplit(":", 1)[1]))
     writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")

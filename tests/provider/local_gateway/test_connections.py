@@ -92,6 +92,25 @@ async def test_an_expectation_that_nobody_knows_is_refused_in_the_envelope(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/explain"])
+async def test_a_body_that_is_held_back_is_asked_for_only_if_it_is_wanted(
+    gateway: LocalGateway, path: bytes
+) -> None:
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+    head += b"Content-Length: %d\r\n\r\n"
+    reader, writer = await connect(gateway)
+    writer.write(head % 9_000_000)
+    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 413 ")
+    writer.close()
+    reader, writer = await connect(gateway)
+    writer.write(head % 2)
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"{}")
+    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
+@pytest.mark.asyncio
 async def test_a_body_that_is_not_what_its_headers_say_leaves_no_traceback(
     gateway: LocalGateway, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
