@@ -221,6 +221,12 @@ class EngineStatus:
     child_pid: int | None = None
     parked: bool = False
 
+    def offered(self, model: str) -> ModelState:
+        """A model's state as a gateway is told it. One that is being loaded while the engine serves takes
+        jobs, as one that isn't loaded yet does: they wait for it in the engine's line."""
+        state = self.models.get(model, ModelState.UNLOADED)
+        return ModelState.UNLOADED if self.ready and state is ModelState.LOADING else state
+
 
 class Generation(Protocol):
     """One submitted job. Events are fetched; after `Rejected`, `Finished` or `Failed` none follow."""

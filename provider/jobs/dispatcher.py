@@ -304,7 +304,7 @@ class JobDispatcher:
             slots_total=status.slots_total,
             slots_free=slots_free,
             queued=sum(job.state in (JobState.OFFERED, JobState.QUEUED) for job in undecided),
-            models=tuple(ModelStatus(id=name, state=state) for name, state in status.models.items()),
+            models=tuple(ModelStatus(id=name, state=status.offered(name)) for name in status.models),
         )
 
 

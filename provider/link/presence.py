@@ -82,8 +82,7 @@ class Presence:
             software=profile.software,
             machine=profile.machine,
             models=tuple(
-                self._offered(info, status.models.get(info.id, ModelState.UNLOADED))
-                for info in self._engine.models().values()
+                self._offered(info, status.offered(info.id)) for info in self._engine.models().values()
             ),
             capacity=Capacity(slots=status.slots_total, measured=profile.measured()),
             contract=profile.contract,

@@ -13,13 +13,14 @@ import pytest_asyncio
 
 from gateway_protocol.answer import AnswerCollector
 from gateway_protocol.limits import OUTBOX_JOB_BYTES
-from gateway_protocol.messages import JobCancel, JobCompleted, JobFailed, JobRejected
+from gateway_protocol.messages import JobCancel, JobCompleted, JobFailed, JobRejected, ModelState
 from gateway_protocol.receipts import Terminal, request_sha256, response_sha256, verify_receipt
 from gateway_protocol.session import events
 from gateway_protocol.signing import jwks
+from provider.engine.ipc import ModelReport
 from provider.jobs.pieces import OVERHEAD_BYTES
 from provider.jobs.plan import AnswerRules
-from tests.fakes.core import Core, offer, write_script
+from tests.fakes.core import QWEN, Core, offer, write_script
 from tests.fakes.fake_gateway import FakeGateway, FakeLink
 from tests.fakes.waiting import eventually
 
@@ -262,6 +263,24 @@ async def test_slots_then_queue_then_overloaded(script: Path, gateway: FakeGatew
         assert core.jobs.presence().slots_free == 0
         ended = [(await link.until(events.JobEnded)).terminal for _ in "ab"]
         assert [(end.job_id, end.type) for end in ended] == [("a", "job_completed"), ("b", "job_completed")]
+
+
+@pytest.mark.asyncio
+async def test_a_model_that_is_being_loaded_is_offered_and_takes_jobs(
+    script: Path, gateway: FakeGateway
+) -> None:
+    """A gateway sends no job for a model that is `loading`, and hears of its end a moment late: told so, it
+    would turn buyers away from one that takes their jobs all the while."""
+    async with Core(script, gateway.url) as core:
+        link = await gateway.link()
+        core.engine._receive(ModelReport(QWEN.id, ModelState.LOADING, None))
+        assert core.engine.status().models[QWEN.id] == "loading"
+        await link.send(offer("a", "slow"))
+        told = None
+        while told is None or told.slots_free == told.slots_total:
+            told = (await link.until(events.HeartbeatReceived)).heartbeat
+        assert {model.id: model.state for model in told.models}[QWEN.id] == "unloaded"
+        assert (await link.until(events.JobEnded)).terminal.type == "job_completed"
 
 
 @pytest.mark.asyncio
