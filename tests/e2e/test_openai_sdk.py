@@ -33,6 +33,7 @@ DIALOGUES = {d["id"]: d for d in json.loads((FOLDER / "dialogues.json").read_tex
 class Served:
     url: str
     daemon: Running
+    client: OpenAI
 
     def status(self) -> dict[str, Any]:
         """The status document, asked for directly: quicker than a command."""
@@ -61,10 +62,6 @@ class Served:
             logit_bias=dict.fromkeys(END_TOKENS, -100),
         )
 
-    @property
-    def client(self) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
-
 
 @pytest.fixture(scope="module", params=["local", "two processes"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
@@ -82,7 +79,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             daemon = stack.enter_context(Running(folder / "daemon", "start", "--gateway", link, *arguments))
             daemon.wait_for("ready: ")
             url = gateway.url
-        yield Served(url, daemon)
+        client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
+        yield Served(url, daemon, stack.enter_context(client))
 
 
 def ask(client: OpenAI, dialogue: str, **fields: Any) -> ChatCompletion:
