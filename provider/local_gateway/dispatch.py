@@ -2,8 +2,8 @@
 
 A provider's slot is counted here when it is promised (`reserve`) and in one place when it is free again
 (`release`). Choosing costs the same whether ten or a thousand providers are there: for each model the
-providers with a free slot stand in an indexed list, of which at most `LOOK` are compared (docs/protocol.md,
-"Dispatch").
+providers with a free slot stand in two indexed lists, those that have it loaded and those that would load it
+first, of which at most `LOOK` are compared (docs/protocol.md, "Dispatch").
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _BY_STATE: Mapping[ProviderState, NotRoutableReason] = {
 class Candidate:
     """What dispatch knows of one connected provider.
 
-    `models`: those that can take a job now. `slots_elsewhere`: slots that its heartbeat reports as taken
+    `models`: those that can take a job now, `unloaded` those among them that would have to be loaded first.
+    `slots_elsewhere`: slots that its heartbeat reports as taken
     though none of our jobs holds them. `barred`: reasons that hold for the whole session (contract, version,
     key). `decode_tokens_per_s`: measured, 0 when unknown.
     """
@@ -44,6 +45,7 @@ class Candidate:
     models: frozenset[str]
     slots: int
     state: ProviderState = ProviderState.READY
+    unloaded: frozenset[str] = frozenset()
     barred: tuple[NotRoutableReason, ...] = ()
     decode_tokens_per_s: float = 0.0
     in_flight: int = 0
@@ -71,14 +73,19 @@ class Candidate:
         return found
 
 
+# The models a provider is listed for, those of them it would load first, whether it has a free slot.
+_Listed = tuple[frozenset[str], frozenset[str], bool]
+_UNLISTED: Final[_Listed] = (frozenset(), frozenset(), False)
+
+
 class Dispatch:
     """All connected providers and the choice among them."""
 
     def __init__(self) -> None:
         self._all: dict[str, Candidate] = {}
         self._ready: dict[str, set[str]] = {}
-        self._free: dict[str, FreeList] = {}
-        self._listed: dict[str, tuple[frozenset[str], bool]] = {}
+        self._free: dict[tuple[str, bool], FreeList] = {}
+        self._listed: dict[str, _Listed] = {}
         self._warm: OrderedDict[bytes, str] = OrderedDict()
         self._resting: set[str] = set()
 
@@ -97,28 +104,29 @@ class Dispatch:
     def refresh(self, provider_id: str, now: float) -> None:
         """Bring the lists in line with the provider's state; to be called after each change of it."""
         candidate = self._all.get(provider_id)
-        ready = frozenset[str]() if candidate is None or candidate.reasons(now) else candidate.models
-        wanted = (ready, bool(ready and candidate is not None and candidate.free))
-        if wanted == self._listed.get(provider_id, (frozenset(), False)):
+        wanted = _UNLISTED
+        if candidate is not None and not candidate.reasons(now):
+            wanted = (candidate.models, candidate.models & candidate.unloaded, bool(candidate.free))
+        if wanted == self._listed.get(provider_id, _UNLISTED):
             return
         self._unlist(provider_id)
-        for model in ready:
+        models, unloaded, free = self._listed[provider_id] = wanted
+        for model in models:
             self._ready.setdefault(model, set()).add(provider_id)
-            if wanted[1]:
-                self._free.setdefault(model, FreeList()).add(provider_id)
-        if ready:
-            self._listed[provider_id] = wanted
+            if free:
+                self._free.setdefault((model, model not in unloaded), FreeList()).add(provider_id)
 
     def _unlist(self, provider_id: str) -> None:
-        models, free = self._listed.pop(provider_id, (frozenset(), False))
+        models, unloaded, free = self._listed.pop(provider_id, _UNLISTED)
         for model in models:
             self._ready[model].discard(provider_id)
             if not self._ready[model]:
                 del self._ready[model]
             if free:
-                self._free[model].discard(provider_id)
-                if not self._free[model]:
-                    del self._free[model]
+                key = (model, model not in unloaded)
+                self._free[key].discard(provider_id)
+                if not self._free[key]:
+                    del self._free[key]
 
     def ready(self, model: str) -> Collection[str]:
         """The providers that take jobs of this model, now or when one of their slots is free."""
@@ -140,23 +148,27 @@ class Dispatch:
         """The provider for a job, or `None` while none has a free slot.
 
         `only`: those it may go to (a forced call's), `None` for all. `prefixes`: hashes of the conversation's
-        prefixes, longest first: the provider that has one warm is taken when it is free.
+        prefixes, longest first: the provider that has one warm is taken when it is free, else one that has
+        the model loaded. What was warm where the model has been unloaded since is so no more.
         """
-        free = self._free.get(model)
-        if free is None:
-            return None
 
         def fits(provider_id: str) -> bool:
             return provider_id not in exclude and (only is None or provider_id in only)
 
-        for prefix in prefixes:
-            warm = self._warm.get(prefix)
-            if warm is not None and warm in free and fits(warm):
-                return warm
-        found = [provider_id for provider_id in free.look(LOOK) if fits(provider_id)]
-        if not found and (exclude or only is not None) and len(free) > LOOK:
-            found = [provider_id for provider_id in free.look(len(free)) if fits(provider_id)]
-        return max(found, key=self._score, default=None)
+        for loaded in (True, False):
+            free = self._free.get((model, loaded))
+            if free is None:
+                continue
+            for prefix in prefixes if loaded else ():
+                warm = self._warm.get(prefix)
+                if warm is not None and warm in free and fits(warm):
+                    return warm
+            found = [provider_id for provider_id in free.look(LOOK) if fits(provider_id)]
+            if not found and (exclude or only is not None) and len(free) > LOOK:
+                found = [provider_id for provider_id in free.look(len(free)) if fits(provider_id)]
+            if found:
+                return max(found, key=self._score)
+        return None
 
     def _score(self, provider_id: str) -> tuple[float, float, int]:
         candidate = self._all[provider_id]

@@ -107,7 +107,7 @@ class Page:
             "reasons": self.broker.reasons(record),
             "slots": candidate.slots,
             "free": candidate.free if record.link is not None else 0,
-            "models": sorted(record.servable()),
+            "models": sorted(record.candidate.models),
             "tokens_per_s": candidate.decode_tokens_per_s or None,
             "version": record.register.software.version,
             "chip": record.register.machine.chip,

@@ -79,10 +79,12 @@ class ProviderRecord:
         """The key that was in force when a job was offered, and those since: any may sign its receipt."""
         return self.keys[self.keys.index(public_key) :] if public_key in self.keys else [self.public_key]
 
-    def servable(self) -> frozenset[str]:
-        """The models that can take a job: loaded, or loaded on demand."""
-        return frozenset(
-            model.id for model in self.register.models if self.states.get(model.id, model.state) in _SERVABLE
+    def list_models(self) -> None:
+        """Let dispatch know which models can take a job, loaded or loaded on demand."""
+        states = {model.id: self.states.get(model.id, model.state) for model in self.register.models}
+        self.candidate.models = frozenset(name for name, state in states.items() if state in _SERVABLE)
+        self.candidate.unloaded = frozenset(
+            name for name, state in states.items() if state is ModelState.UNLOADED
         )
 
 
@@ -194,7 +196,7 @@ def apply_heartbeat(record: ProviderRecord, heartbeat: Heartbeat, now: float) ->
     candidate = record.candidate
     record.heartbeat, record.heartbeat_at = heartbeat, now
     record.states = {model.id: model.state for model in heartbeat.models}
-    candidate.models = record.servable()
+    record.list_models()
     candidate.state = ProviderState.DRAINING if record.draining else heartbeat.state
     candidate.stale = False
     candidate.slots = heartbeat.slots_total

@@ -106,7 +106,7 @@ class Switchboard:
         admission = session.admit(register, record.jobs)
         link.send(self._registered(admission.resume))
         self._directory.put(record)
-        record.candidate.models = record.servable()
+        record.list_models()
         record.candidate.in_flight = len(record.attempts)
         self._broker.dispatch.put(record.candidate, self._loop.time())
         for attempt in [*record.attempts.values()]:

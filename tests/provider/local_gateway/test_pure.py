@@ -90,6 +90,25 @@ def test_a_warm_provider_is_taken_when_it_is_free() -> None:
     assert dispatch.choose("m", 0.0, prefixes=[b"long"]) == "b"
 
 
+def test_one_that_has_the_model_loaded_comes_before_one_that_would_load_it() -> None:
+    cold = [
+        provider(f"cold{number}", 8, decode_tokens_per_s=99, unloaded=frozenset("m")) for number in range(99)
+    ]
+    dispatch = dispatch_of(*cold[:50], provider("loaded", 1), *cold[50:])
+    dispatch.remember([b"prefix"], "cold7")
+    # What it had of the conversation went with the model.
+    assert dispatch.choose("m", 0.0, prefixes=[b"prefix"]) == "loaded"
+    dispatch.reserve("loaded", 0.0)
+    assert dispatch.choose("m", 0.0) in {candidate.provider_id for candidate in cold}
+    cold[7].unloaded = frozenset()
+    dispatch.refresh("cold7", 0.0)
+    assert dispatch.choose("m", 0.0) == "cold7"
+    dispatch.remove("cold7")
+    dispatch.release("loaded", 0.0)
+    assert dispatch.choose("m", 0.0) == "loaded"
+    assert dispatch.choose("m", 0.0, exclude={"loaded"}) not in ("loaded", "cold7", None)
+
+
 def test_states_and_failures_bar_a_provider() -> None:
     candidate = provider("a")
     dispatch = dispatch_of(candidate)

@@ -212,6 +212,24 @@ async def test_the_next_turn_goes_where_the_conversation_is_warm(
     assert sorted([len(one.jobs), len(other.jobs)]) == [0, 6]
 
 
+@pytest.mark.asyncio
+async def test_a_job_goes_where_its_model_is_loaded_while_a_slot_is_free_there(
+    gateway: LocalGateway, http: aiohttp.ClientSession
+) -> None:
+    unloaded = FakeProvider(
+        gateway.link_url, models=[offered_model(state=ModelState.UNLOADED)], slots=8, behave=stuck
+    )
+    loaded = FakeProvider(gateway.link_url, slots=1, behave=stuck)
+    async with unloaded, loaded, asyncio.TaskGroup() as buyers:
+        asked = [buyers.create_task(stream(http, gateway))]
+        await loaded.offered()
+        asked.append(buyers.create_task(stream(http, gateway)))
+        await unloaded.offered()
+        for buyer in asked:
+            buyer.cancel()
+    assert (len(unloaded.jobs), len(loaded.jobs)) == (1, 1)
+
+
 async def ask_and_not_read(
     gateway: LocalGateway, name: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
