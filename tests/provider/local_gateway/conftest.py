@@ -17,8 +17,9 @@ from provider.local_gateway.server import LocalGateway, create_gateway
 from provider.local_gateway.settings import GatewaySettings, Timers
 from tests.fakes.fake_provider import MODEL, PATIENCE
 
-# Nothing in these tests waits for a timer unless it sets one shorter.
-TIMERS = Timers(ack=0.02)
+# Nothing in these tests waits for a timer unless it sets one shorter; a provider that says nothing by itself,
+# as the fake does, stays.
+TIMERS = Timers(ack=0.02, heartbeat=3600.0, link_dead=3600.0)
 
 StartGateway = Callable[..., Awaitable[LocalGateway]]
 

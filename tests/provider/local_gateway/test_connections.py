@@ -169,14 +169,16 @@ async def test_the_connection_idle_longest_makes_room(
         url = f"{gateway.url}/v1/chat/completions"
         async with http.post(url, json=chat(stream=True)) as running:
             idle = [await connect(gateway) for _ in range(comers)]
-            status, error = await answer(idle[0][0])
-            assert (status, error["code"]) == (503, "provider_overloaded")
-            go.set()
-            assert (await stream(http, gateway)).text == "undisturbed"
-            assert Stream(await running.read()).text == "undisturbed"
+            try:
+                status, error = await answer(idle[0][0])
+                assert (status, error["code"]) == (503, "provider_overloaded")
+                go.set()
+                assert (await stream(http, gateway)).text == "undisturbed"
+                assert Stream(await running.read()).text == "undisturbed"
+            finally:
+                for _, writer in idle:
+                    writer.close()
         assert len(provider.jobs) == 2
-        for _, writer in idle:
-            writer.close()
 
 
 async def ask_without_reading(gateway: LocalGateway) -> socket.socket:

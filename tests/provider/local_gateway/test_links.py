@@ -28,7 +28,7 @@ from gateway_protocol.signing import (
     thumbprint,
 )
 from provider.local_gateway.server import LocalGateway
-from provider.local_gateway.settings import Access, Caps
+from provider.local_gateway.settings import Access, Caps, Timers
 from tests.fakes.fake_provider import FakeJob, FakeProvider, answering, offered_model, rejecting
 from tests.fakes.waiting import send_often
 from tests.provider.local_gateway.conftest import StartGateway, chat, refusal, stream
@@ -48,7 +48,8 @@ test_refused.__test__ = False  # type: ignore[attr-defined]
 
 
 @pytest.mark.asyncio
-async def test_registration_names_the_intervals(gateway: LocalGateway) -> None:
+async def test_registration_names_the_intervals(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway(timers={"heartbeat": Timers().heartbeat})
     async with FakeProvider(gateway.link_url) as provider:
         registered = provider.registered
         assert registered is not None
